@@ -1,0 +1,50 @@
+"""Names to classes: engines, drafts and verifiers, ours and those of other packages.
+
+All are found through entry points (`paceline.engines`, `paceline.drafts`, `paceline.verifiers`);
+a module is imported when its name is used, not before.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from paceline.errors import SettingError, unknown_name
+
+KINDS = {"engine": "paceline.engines", "draft": "paceline.drafts", "verifier": "paceline.verifiers"}
+
+
+@cache
+def _registered(kind: str) -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    # Ours come last, so that another package can't quietly take a built-in's name.
+    for entry in sorted(entry_points(group=KINDS[kind]), key=_is_ours):
+        found[entry.name] = entry
+    return found
+
+
+def _is_ours(entry: EntryPoint) -> bool:
+    return entry.value.startswith("paceline.")
+
+
+def names(kind: str) -> list[str]:
+    """Every registered name of a kind ("engine", "draft" or "verifier")."""
+    return sorted(_registered(kind))
+
+
+def find(kind: str, name: str) -> Any:
+    """The class registered under a name.
+
+    Raises SettingError for an unknown name (with the nearest known one) and for one whose package
+    can't be imported (with what is missing).
+    """
+    registered = _registered(kind)
+    if name not in registered:
+        raise unknown_name(kind, name, registered)
+    entry = registered[name]
+    try:
+        return entry.load()
+    except ImportError as error:
+        extra = f"pip install 'paceline[{name}]'" if _is_ours(entry) else "Install it."
+        raise SettingError(f"The {kind} {name!r} can't be imported: {error}.", extra) from error

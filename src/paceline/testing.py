@@ -1,0 +1,140 @@
+"""Tools for testing drafts, verifiers and whatever is built on them.
+
+`ToyEngine` decodes without a model and independently of width. `enumerate_outcomes` works out the
+exact distribution of anything that draws only through a `Chance`. `verified_distribution` uses it
+to prove a verifier: the distribution of everything emitted, given how proposals are drawn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+
+from paceline.engines.toy import ToyEngine
+from paceline.sampling.chance import Chance
+from paceline.sampling.law import Law
+from paceline.types import Proposal
+from paceline.verify.base import Verifier
+
+__all__ = [
+    "ToyEngine",
+    "enumerate_outcomes",
+    "plain_distribution",
+    "rational_law",
+    "verified_distribution",
+]
+
+Outcome = TypeVar("Outcome", bound=Hashable)
+LawOf = Callable[[tuple[int, ...]], Law]
+"""A law for each context; rational, so that nothing is rounded."""
+
+
+def rational_law(weights: Sequence[int | Fraction] | Mapping[int, int | Fraction]) -> Law:
+    """A law of exact rational probabilities in proportion to the weights. A mapping gives a sparse
+    law, a sequence a dense one; a mapping of one token a one-hot law.
+
+    >>> rational_law([1, 3]).prob(1)
+    Fraction(3, 4)
+    """
+    if isinstance(weights, Mapping):
+        tokens = sorted(weights)
+        return Law(_normalised([weights[token] for token in tokens]), np.asarray(tokens))
+    return Law(_normalised(weights))
+
+
+def _normalised(weights: Sequence[int | Fraction]) -> np.ndarray:
+    total = Fraction(sum(weights))
+    probs = np.empty(len(weights), dtype=object)
+    probs[:] = [Fraction(weight) / total for weight in weights]
+    return probs
+
+
+class _Path:
+    """A Chance that follows recorded answers and notes where it could have gone otherwise."""
+
+    def __init__(self, answers: Sequence[int]) -> None:
+        self.answers = list(answers)
+        self.branches: list[list[Any]] = []
+        self.weight: Any = Fraction(1)
+
+    def _choose(self, options: list[tuple[Any, Any]]) -> Any:
+        options = [option for option in options if option[1] > 0]
+        step = len(self.branches)
+        index = self.answers[step] if step < len(self.answers) else 0
+        self.branches.append(options)
+        value, probability = options[index]
+        self.weight *= probability
+        return value
+
+    def happens(self, probability: Any) -> bool:
+        probability = max(0, min(1, probability))
+        return bool(self._choose([(True, probability), (False, 1 - probability)]))
+
+    def draw(self, law: Law) -> int:
+        return int(self._choose(law.items()))
+
+
+def enumerate_outcomes(experiment: Callable[[Chance], Outcome]) -> dict[Outcome, Any]:
+    """The exact probability of every outcome of an experiment whose only randomness is its Chance.
+
+    >>> coin = rational_law([1, 1])
+    >>> enumerate_outcomes(lambda chance: chance.draw(coin) + chance.draw(coin))
+    {0: Fraction(1, 4), 1: Fraction(1, 2), 2: Fraction(1, 4)}
+    """
+    distribution: dict[Outcome, Any] = {}
+    pending: deque[list[int]] = deque([[]])
+    while pending:
+        answers = pending.popleft()
+        path = _Path(answers)
+        outcome = experiment(path)
+        distribution[outcome] = distribution.get(outcome, 0) + path.weight
+        taken = answers + [0] * (len(path.branches) - len(answers))
+        for step in range(len(answers), len(path.branches)):
+            for index in range(1, len(path.branches[step])):
+                pending.append([*taken[:step], index])
+    return distribution
+
+
+def verified_distribution(
+    verifier: Verifier, target: LawOf, draft: Callable[[Chance], Proposal], length: int
+) -> dict[tuple[int, ...], Any]:
+    """The distribution of the first `length` tokens after the empty context, when a drafted and
+    verified round is followed by plain decoding. A verifier is exact if and only if this equals
+    the target's own, `plain_distribution`, for every draft.
+
+    target    the law after each context
+    draft     draws a proposal; it must draw through the Chance it is given
+    """
+
+    def round_of(chance: Chance) -> tuple[int, ...]:
+        proposal = draft(chance)
+        tokens = proposal.tokens
+        rows = [target(tokens[:count]) for count in range(len(tokens) + 1)]
+        verdict = verifier.verify(proposal, rows, chance)
+        return (*(tokens[index] for index in verdict.accepted), verdict.next_token)
+
+    return _continued(enumerate_outcomes(round_of), target, length)
+
+
+def plain_distribution(target: LawOf, length: int) -> dict[tuple[int, ...], Any]:
+    """The distribution of the first `length` tokens by plain decoding."""
+    return _continued({(): Fraction(1)}, target, length)
+
+
+def _continued(
+    emitted: dict[tuple[int, ...], Any], target: LawOf, length: int
+) -> dict[tuple[int, ...], Any]:
+    """Texts of exactly `length` tokens, when plain decoding goes on from what was emitted."""
+    whole: dict[tuple[int, ...], Any] = {}
+    pending = list(emitted.items())
+    while pending:
+        tokens, weight = pending.pop()
+        if len(tokens) >= length:
+            whole[tokens[:length]] = whole.get(tokens[:length], 0) + weight
+        else:
+            pending += [((*tokens, t), weight * p) for t, p in target(tokens).items()]
+    return whole

@@ -1,0 +1,214 @@
+"""The nouns that the rooms exchange. Nothing here computes; docs/glossary.md says each word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from paceline.errors import SettingError
+
+if TYPE_CHECKING:
+    from paceline.sampling.law import Law
+
+Array: TypeAlias = Any
+"""An array of the array API standard: a NumPy array, or a torch tensor where the engine has it."""
+
+
+class FinishReason(Enum):
+    """Why decoding a request ended."""
+
+    END_TOKEN = "end_token"
+    STOP_TOKEN = "stop_token"
+    STOP_STRING = "stop_string"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT_END = "context_end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a next-token law is made from logits. The defaults are greedy decoding.
+
+    The order is fixed, and the same for every scored row (see `paceline.sampling.processors`):
+    repetition penalty, presence and frequency penalties, logit bias, banned and allowed tokens,
+    banned sequences, minimum tokens; then temperature, top-k, top-p, min-p.
+
+    temperature          0 is greedy: all mass on the largest processed logit (lowest id on a tie).
+    top_k                keep the k most probable tokens; 0 keeps all.
+    top_p                then the smallest set of most probable tokens with at least this mass.
+    min_p                then the tokens with at least this share of the largest probability.
+    repetition_penalty   divides positive and multiplies negative logits of tokens in prompt or
+                         output (Keskar et al. 2019, CTRL, section 4.1); 1 is off.
+    presence_penalty     subtracted once from the logit of each token in the output.
+    frequency_penalty    subtracted per occurrence in the output.
+    logit_bias           added to the logits of these tokens.
+    banned_tokens        never emitted.
+    allowed_tokens       if given, nothing else is emitted (end tokens need naming too).
+    banned_sequences     token sequences that never appear in prompt-and-output's growing end.
+    min_tokens           no end token, stop token or stop string before this many output tokens.
+    seed                 of this request's own random numbers; None takes fresh entropy.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    banned_tokens: tuple[int, ...] = ()
+    allowed_tokens: tuple[int, ...] | None = None
+    banned_sequences: tuple[tuple[int, ...], ...] = ()
+    min_tokens: int = 0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
+        _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "from 0 to 1")
+        _require(
+            0 < self.repetition_penalty < math.inf,
+            "repetition_penalty",
+            self.repetition_penalty,
+            "above 0",
+        )
+        for name in ("presence_penalty", "frequency_penalty"):
+            _require(math.isfinite(getattr(self, name)), name, getattr(self, name), "finite")
+        for token, bias in self.logit_bias.items():
+            _require(math.isfinite(bias), f"logit_bias[{token}]", bias, "finite (to ban: banned)")
+        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "0 or more")
+        _require(
+            self.allowed_tokens is None or len(self.allowed_tokens) > 0,
+            "allowed_tokens",
+            self.allowed_tokens,
+            "None or at least one token",
+        )
+        _require(all(self.banned_sequences), "banned_sequences", "empty", "of 1 or more tokens")
+        _require(self.seed is None or self.seed >= 0, "seed", self.seed, "0 or more")
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise SettingError(f"{name} is {value}.", f"It must be {wanted}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopConditions:
+    """When a request ends, besides the model's own end tokens and the context's end.
+
+    max_tokens    most output tokens; None goes on to the context's end.
+    strings       the text ends before the first of these to appear.
+    tokens        the output ends with the first of these; it is counted, its text is not shown.
+    ignore_end    the model's end tokens end nothing (for measuring).
+    """
+
+    max_tokens: int | None = None
+    strings: tuple[str, ...] = ()
+    tokens: tuple[int, ...] = ()
+    ignore_end: bool = False
+
+    def __post_init__(self) -> None:
+        limit = self.max_tokens
+        _require(limit is None or limit >= 1, "max_tokens", limit, "1 or more")
+        _require(all(self.strings), "stop strings", list(self.strings), "non-empty texts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to decode.
+
+    draft          use only the draft of this name; None leaves the choice to the policy.
+    draft_limit    most tokens a draft may offer in a round; 0 is off, None leaves it to the policy.
+    logprobs       also return the target's log-probability of each emitted token, from its raw
+                   logits (before penalties and temperature), as plain decoding gives it.
+    margins        also return, per emitted token, by how much its processed logit (before
+                   temperature) exceeds the best other one: what a greedy near-tie is told by.
+    """
+
+    prompt: tuple[int, ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: StopConditions = field(default_factory=StopConditions)
+    draft: str | None = None
+    draft_limit: int | None = None
+    logprobs: bool = False
+    margins: bool = False
+
+    def __post_init__(self) -> None:
+        limit = self.draft_limit
+        _require(limit is None or limit >= 0, "draft_limit", limit, "0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Tokens that a draft offers for one sequence in one round.
+
+    tokens     the offered tokens; empty is a legal answer.
+    source     the draft's name.
+    laws       per token the law it was drawn from, or None where it was chosen outright (a one-hot
+               law); None for the whole means that all were chosen outright.
+    parents    per token the index of the token before it, -1 for the last committed token; None is
+               a chain (-1, 0, 1, …).
+    """
+
+    tokens: tuple[int, ...]
+    source: str
+    laws: tuple[Law | None, ...] | None = None
+    parents: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, part in (("laws", self.laws), ("parents", self.parents)):
+            if part is not None and len(part) != len(self.tokens):
+                raise ValueError(f"{len(self.tokens)} tokens but {len(part)} {name}")
+
+    def law(self, index: int) -> Law | None:
+        return None if self.laws is None else self.laws[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target makes of a proposal: accepted indices from root to leaf, and the next token,
+    which replaces the first rejected one or comes after the last accepted one (the bonus)."""
+
+    accepted: tuple[int, ...]
+    next_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One turn of one sequence. Seconds are this sequence's share: a batch's time divided by its
+    sequences, so that sums over rounds are wall time.
+
+    proposed         drafted tokens judged; those after a stop inside the block are not counted
+    accepted         drafted tokens emitted (bonus and replacement excluded)
+    emitted          tokens emitted, bonus or replacement included
+    source           name of the draft, or None if none was asked
+    width            rows scored in the target's forward
+    context          tokens committed before the round
+    prefill          the round read the prompt; it is kept out of decode figures
+    draft_s          seconds in the draft: proposing and observing
+    verify_s         seconds in the target's forward
+    other_s          all else: laws, verdict, stops, text, rewinding
+    """
+
+    proposed: int
+    accepted: int
+    emitted: int
+    source: str | None
+    width: int
+    context: int
+    prefill: bool
+    draft_s: float
+    verify_s: float
+    other_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a policy wants for one sequence in one round: which draft, and its most tokens."""
+
+    source: str | None
+    limit: int
