@@ -1,0 +1,1 @@
+"""From logits to next-token laws, and from laws to tokens."""

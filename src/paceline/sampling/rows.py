@@ -1,0 +1,87 @@
+"""The target's laws over one scored block, worked out when a verifier asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from paceline.errors import SettingError
+from paceline.sampling.history import History
+from paceline.sampling.law import Law, checked_maximum
+from paceline.sampling.processors import (
+    greedy_tokens,
+    is_plain,
+    law_of,
+    log_prob,
+    process_logits,
+)
+from paceline.types import Array, Sampling
+
+
+class RowLaws:
+    """Laws of the rows of one sequence: row i stands after the history, `after`, and the first i
+    drafted tokens. Rows behind the first rejection are never worked out.
+
+    logits         raw, shape (len(drafted) + 1, vocabulary_size)
+    stop_tokens    what `min_tokens` holds back
+    after          tokens between the history and the first row (a draft's own, so far)
+    """
+
+    def __init__(
+        self,
+        logits: Array,
+        sampling: Sampling,
+        history: History,
+        drafted: Sequence[int] = (),
+        stop_tokens: Collection[int] = (),
+        after: Sequence[int] = (),
+    ) -> None:
+        self.logits = logits
+        self._sampling, self._history = sampling, history
+        self._drafted, self._stop_tokens = [*after, *drafted], stop_tokens
+        self._after = len(after)
+        self._laws: list[Law | None] = [None] * (len(drafted) + 1)
+        if sampling.temperature == 0 and is_plain(sampling):
+            tokens = greedy_tokens(logits, f"after {len(history)} tokens")
+            self._laws = [Law.one_hot(token) for token in tokens]
+
+    def __len__(self) -> int:
+        return len(self._laws)
+
+    def __getitem__(self, row: int) -> Law:
+        law = self._laws[row]
+        if law is None:
+            law = self._laws[row] = self._law(row)
+        return law
+
+    def _processed(self, row: int) -> Array:
+        drafted = self._drafted[: self._after + row]
+        return process_logits(
+            self.logits[row], self._sampling, self._history, drafted, self._stop_tokens
+        )
+
+    def _law(self, row: int) -> Law:
+        where = f"after {len(self._history)} tokens, row {row},"
+        raw = self.logits[row]
+        checked_maximum(raw, where)
+        logits = self._processed(row)
+        if logits is not raw and float(logits.max()) == float("-inf"):
+            raise SettingError(
+                f"The masks leave no token {where.rstrip(',')}.",
+                "Ban fewer tokens, or allow more (end tokens need allowing too).",
+            )
+        return law_of(logits, self._sampling, where)
+
+    def log_prob(self, row: int, token: int) -> float:
+        """The raw log-probability of a token in a row, as plain decoding gives it."""
+        return log_prob(self.logits[row], token)
+
+    def margin(self, row: int, token: int) -> float:
+        """The token's processed logit less the best other one; negative if another leads."""
+        return margin(self._processed(row), token)
+
+
+def margin(logits: Array, token: int) -> float:
+    """A token's logit less the best other one of the row, shape (vocabulary_size,)."""
+    parts = [part for part in (logits[:token], logits[token + 1 :]) if part.shape[0]]
+    others = max((float(part.max()) for part in parts), default=float("-inf"))
+    return float(logits[token]) - others
