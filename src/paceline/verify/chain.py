@@ -1,0 +1,44 @@
+"""Token-by-token verification of a chain.
+
+Leviathan et al. 2023 (algorithm 1), Chen et al. 2023 (algorithm 2): keep a drafted token x with
+probability min(1, p(x)/q(x)), else emit a token of the normalised max(p − q, 0) and stop.
+"""
+
+from __future__ import annotations
+
+from paceline.sampling.chance import Chance
+from paceline.sampling.law import Law, excess
+from paceline.types import Proposal, Verdict
+from paceline.verify.base import TargetLaws, Verifier, draft_prob
+
+
+class ChainVerifier(Verifier):
+    """Exact for every draft and every target law.
+
+    A token chosen outright (one-hot q) is judged by drawing from p and comparing: the same law as
+    the general rule, and one draw per emitted token, so that with the same seed a chosen draft
+    gives, to the token, what plain decoding gives.
+    """
+
+    name = "chain"
+    summary = "token by token; exact"
+
+    def verify(self, proposal: Proposal, target: TargetLaws, chance: Chance) -> Verdict:
+        for index, token in enumerate(proposal.tokens):
+            replacement = _judge(token, proposal.law(index), target[index], chance)
+            if replacement is not None:
+                return Verdict(tuple(range(index)), replacement)
+        count = len(proposal.tokens)
+        return Verdict(tuple(range(count)), chance.draw(target[count]))
+
+
+def _judge(token: int, draft: Law | None, target: Law, chance: Chance) -> int | None:
+    """None accepts the token; otherwise what to emit in its place."""
+    if draft is None:
+        drawn = chance.draw(target)
+        return None if drawn == token else drawn
+    if chance.happens(target.prob(token) / draft_prob(draft, token)):
+        return None
+    residual, _ = excess(target, draft)
+    # A rejection with nothing left means p = q up to rounding: then p itself is the residual.
+    return chance.draw(target if residual is None else residual)
