@@ -1,0 +1,85 @@
+"""The protocol of a draft. A third party's needs a class, an entry point, and nothing else:
+docs/drafts.md has one in twenty lines.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence as AbstractSequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from paceline.engines.base import Engine
+from paceline.errors import SettingError
+from paceline.sampling.chance import Chance, RandomChance
+from paceline.sampling.history import History
+from paceline.types import Proposal, Sampling
+
+
+@dataclass(eq=False, slots=True)
+class Context:
+    """What a draft may see of one sequence. It is its own key: equal only to itself.
+
+    history        prompt and committed output; `history.tokens` is the list
+    sampling       how the request wants its tokens drawn
+    chance         the draft's own random numbers for this request
+    stop_tokens    end and stop tokens: nothing need be drafted behind one
+    """
+
+    history: History
+    sampling: Sampling = field(default_factory=Sampling)
+    chance: Chance = field(default_factory=RandomChance)
+    stop_tokens: frozenset[int] = frozenset()
+
+
+class Draft(abc.ABC):
+    """Proposes tokens for many sequences at once.
+
+    The loop calls `open`, then `prefill` once, then `propose` and `observe` round by round, then
+    `close`. Every proposal must carry the law each token was drawn from, or None where the token
+    was chosen without looking at chance; that alone keeps decoding exact, however bad the draft.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for `paceline list`: what it proposes and what it needs."""
+
+    @classmethod
+    def create(cls, target: Engine, **options: Any) -> Draft:  # noqa: ARG003
+        """A draft for a target, from the options of the command line's `-d name:key=value,…`."""
+        if options:
+            raise SettingError(
+                f"The draft {cls.name!r} has no option {min(options)!r}.", "Leave it out."
+            )
+        return cls()
+
+    def open(self, context: Context) -> None:  # noqa: B027
+        """A request begins."""
+
+    def prefill(self, contexts: AbstractSequence[Context]) -> None:  # noqa: B027
+        """Read the prompts, so that the first proposal costs what every other costs."""
+
+    @abc.abstractmethod
+    def propose(
+        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
+    ) -> list[Proposal]:
+        """A proposal per context, of at most its limit (1 or more) of tokens. Fewer, or none, is
+        a legal answer.
+
+        What is proposed and how much may depend on anything but the drawn tokens themselves
+        being likely or not: a token drawn from a law and then left out for its own probability
+        breaks exactness (docs/exactness.md, non-anticipation).
+        """
+
+    def observe(self, context: Context, committed: AbstractSequence[int]) -> None:  # noqa: B027
+        """These tokens were just committed (they already stand at the history's end)."""
+
+    def close(self, context: Context) -> None:  # noqa: B027
+        """The request ended; forget it."""
+
+    def release(self) -> None:  # noqa: B027
+        """Free what the draft holds, a model for instance."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader of a measurement must know of this draft."""
+        return {"draft": self.name}

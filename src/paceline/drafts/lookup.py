@@ -1,0 +1,131 @@
+"""Lookup: propose what followed the longest, most recent match of the text's end.
+
+Prompt lookup (Saxena 2023) with the suffix automaton of SAM-Decoding (Hu et al. 2025) in place of
+n-grams. Tokens are chosen outright (one-hot), so acceptance is p(token); no model, no training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as AbstractSequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.drafts.automaton import Follower, SuffixAutomaton
+from paceline.drafts.base import Context, Draft
+from paceline.engines.base import Engine
+from paceline.errors import SettingError, unknown_name
+from paceline.types import Proposal
+
+_SEPARATOR = -1  # between the texts of a store; no token, so no match crosses it
+
+
+class Store:
+    """Finished texts of several requests, to be matched by requests that name it.
+
+    most_tokens    the store stops growing here (about 250 bytes a token)
+    """
+
+    def __init__(self, most_tokens: int = 1_000_000) -> None:
+        self.most_tokens = most_tokens
+        self.automaton = SuffixAutomaton()
+
+    def add(self, tokens: AbstractSequence[int]) -> None:
+        if len(self.automaton.text) + len(tokens) < self.most_tokens:
+            self.automaton.extend([*tokens, _SEPARATOR])
+
+
+_NAMED_STORES: dict[tuple[str, str], Store] = {}
+
+
+@dataclass(slots=True)
+class _State:
+    own: SuffixAutomaton
+    shared: Follower | None
+
+
+class LookupDraft(Draft):
+    """Proposals from the request's own prompt and output; nothing passes between requests unless
+    they share a named store.
+
+    min_match    shortest match that is followed, in tokens
+    reach        tokens proposed per token of match length: short matches are weak evidence
+    store        matched too where its match is longer; each request joins it when it ends
+    """
+
+    name = "lookup"
+    summary = "what followed the last longest match in prompt and output; needs nothing"
+
+    def __init__(
+        self, *, min_match: int = 1, reach: float = 4.0, store: Store | None = None
+    ) -> None:
+        if min_match < 1:
+            raise SettingError(f"min_match is {min_match}.", "It must be 1 or more.")
+        if not reach > 0:
+            raise SettingError(f"reach is {reach}.", "It must be above 0.")
+        self.min_match, self.reach, self.store = min_match, reach, store
+        self._states: dict[Context, _State] = {}
+
+    @classmethod
+    def create(cls, target: Engine, **options: Any) -> LookupDraft:
+        """Options min_match (whole number), reach (number), store (a name: requests of this
+        process that give the same name and target share it)."""
+        known = {"min_match": int, "reach": float, "store": str}
+        settings: dict[str, Any] = {}
+        for name, value in options.items():
+            if name not in known:
+                raise unknown_name("option of the draft 'lookup'", name, known)
+            try:
+                settings[name] = known[name](value)
+            except ValueError:
+                kind = "whole number" if known[name] is int else "number"
+                raise SettingError(f"{name} is {value!r}.", f"It must be a {kind}.") from None
+        if "store" in settings:
+            key = (settings["store"], target.model)
+            settings["store"] = _NAMED_STORES.setdefault(key, Store())
+        return cls(**settings)
+
+    def open(self, context: Context) -> None:
+        shared = Follower(self.store.automaton) if self.store is not None else None
+        self._states[context] = _State(SuffixAutomaton(), shared)
+
+    def prefill(self, contexts: AbstractSequence[Context]) -> None:
+        for context in contexts:
+            self.observe(context, context.history.tokens)
+
+    def observe(self, context: Context, committed: AbstractSequence[int]) -> None:
+        state = self._states[context]
+        state.own.extend(committed)
+        if state.shared is not None:
+            state.shared.extend(committed)
+
+    def propose(
+        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
+    ) -> list[Proposal]:
+        return [
+            Proposal(tuple(self._continuation(self._states[context], limit)), self.name)
+            for context, limit in zip(contexts, limits, strict=True)
+        ]
+
+    def _continuation(self, state: _State, limit: int) -> list[int]:
+        own, shared = state.own, state.shared
+        from_store = shared is not None and shared.match_length > own.match_length
+        length = shared.match_length if shared is not None and from_store else own.match_length
+        if length < self.min_match:
+            return []
+        count = min(limit, max(1, int(self.reach * length)))
+        if shared is None or not from_store:
+            return own.continuation(count)
+        tokens = shared.continuation(count)
+        return tokens[: tokens.index(_SEPARATOR)] if _SEPARATOR in tokens else tokens
+
+    def close(self, context: Context) -> None:
+        if self._states.pop(context, None) is not None and self.store is not None:
+            self.store.add(context.history.tokens)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "draft": self.name,
+            "min_match": self.min_match,
+            "reach": self.reach,
+            "shared_store": self.store is not None,
+        }
