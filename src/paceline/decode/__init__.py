@@ -1,0 +1,1 @@
+"""The one loop: propose, score, verify, commit, rewind."""

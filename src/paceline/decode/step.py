@@ -1,0 +1,247 @@
+"""One round for many sequences. docs/architecture.md walks through it with a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from paceline.decode.policy import Policy
+from paceline.decode.stop import Stopper
+from paceline.decode.stream import Stream
+from paceline.drafts.base import Context, Draft
+from paceline.engines.base import Engine, Job
+from paceline.errors import PacelineError, PromptError, SettingError, unknown_name
+from paceline.sampling.chance import RandomChance
+from paceline.sampling.history import History
+from paceline.sampling.processors import check_tokens
+from paceline.sampling.rows import RowLaws
+from paceline.types import Array, Choice, Proposal, Request, Round, Verdict
+from paceline.verify.base import Verifier
+
+_NOTHING = Proposal((), "none")
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one stream does in one round."""
+
+    stream: Stream
+    source: str | None
+    limit: int
+    proposal: Proposal = _NOTHING
+    job: Job | None = None
+    prefill: bool = False
+    context_length: int = 0
+    emitted: tuple[int, ...] = ()
+    accepted: int = 0
+    settle_s: float = 0.0
+
+
+class Decoder:
+    """Decodes requests with a target, drafts, a verifier and a policy.
+
+    drafts    by name; the policy and the requests choose among them
+
+    The caller closes engine and drafts; `close` ends streams.
+    """
+
+    def __init__(
+        self, engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier, policy: Policy
+    ) -> None:
+        self.engine, self.drafts, self.verifier, self.policy = engine, drafts, verifier, policy
+
+    def open(self, request: Request) -> Stream:
+        """Begin a request. Raises PromptError or SettingError for what can't be honoured."""
+        self._check(request)
+        sampling, size = request.sampling, self.engine.capabilities.context_size
+        stopper = Stopper(
+            request.stop, self.engine.tokenizer, size - len(request.prompt), sampling.min_tokens
+        )
+        history, chance = History(request.prompt), RandomChance(sampling.seed)
+        context = Context(history, sampling, chance.spawn(), stopper.stop_tokens)
+        return Stream(request, history, self.engine.open(), chance, context, stopper)
+
+    def close(self, stream: Stream) -> None:
+        """End a stream, finished or not: its room goes back. Closing twice does nothing."""
+        stream.sequence.close()
+        for name in stream.drafts_open:
+            self.drafts[name].close(stream.context)
+        stream.drafts_open.clear()
+
+    def step(self, streams: Iterable[Stream]) -> None:
+        """One round of every unfinished stream: each emits at least one token or finishes.
+
+        A stream whose own row or settings are at fault ends with its `error`; the others go on.
+        """
+        started = perf_counter()
+        turns = self._turns([stream for stream in streams if not stream.finished])
+        if not turns:
+            return
+        chosen = perf_counter()
+        self._propose(turns)
+        proposed = perf_counter()
+        jobs = [self._job(turn) for turn in turns]
+        ready = perf_counter()
+        logits = self.engine.score(jobs)
+        scored = perf_counter()
+        for turn, rows in zip(turns, logits, strict=True):
+            self._settle(turn, rows)
+        settled = perf_counter()
+        self._observe(turns)
+        observed = perf_counter()
+        self._record(
+            turns,
+            draft_s=proposed - chosen + observed - settled,
+            verify_s=scored - ready,
+            other_s=chosen - started + ready - proposed,
+        )
+        for turn in turns:
+            if turn.stream.finished:
+                self.close(turn.stream)
+
+    def _check(self, request: Request) -> None:
+        size = self.engine.capabilities.context_size
+        if not request.prompt:
+            raise PromptError("The prompt has no tokens.", "Write something to continue.")
+        if len(request.prompt) >= size:
+            raise PromptError(
+                f"The prompt has {len(request.prompt)} tokens; the context of {size} leaves no "
+                "room for an answer.",
+                "Shorten it, or load the model with a larger context.",
+            )
+        if request.draft is not None and request.draft not in self.drafts:
+            raise unknown_name("draft", request.draft, self.drafts)
+        check_tokens(request.sampling, self.engine.vocabulary_size)
+
+    def _turns(self, streams: list[Stream]) -> list[_Turn]:
+        choices = self.policy(streams)
+        return [self._turn(s, choice) for s, choice in zip(streams, choices, strict=True)]
+
+    def _turn(self, stream: Stream, choice: Choice) -> _Turn:
+        """The policy's choice within what the request, the answer's end and the context allow."""
+        request = stream.request
+        source = choice.source if request.draft is None else request.draft
+        limit = choice.limit
+        if request.draft_limit is not None:
+            limit = min(limit, request.draft_limit)
+        # The round emits one token more than it accepts, so the last one needs no draft.
+        limit = min(limit, stream.stopper.room - 1)
+        prefill = not stream.prompt_is_read
+        return _Turn(
+            stream,
+            source if limit > 0 else None,
+            max(0, limit),
+            prefill=prefill,
+            context_length=len(stream.history),
+        )
+
+    def _propose(self, turns: list[_Turn]) -> None:
+        for name in {turn.source for turn in turns if turn.source is not None}:
+            draft, mine = self.drafts[name], [turn for turn in turns if turn.source == name]
+            self._open_draft(name, draft, mine)
+            asked = [turn for turn in mine if not turn.prefill]
+            if not asked:
+                continue
+            contexts = [turn.stream.context for turn in asked]
+            limits = [turn.limit for turn in asked]
+            proposals = draft.propose(contexts, limits)
+            for turn, proposal in zip(asked, proposals, strict=True):
+                turn.proposal = self._checked(proposal, turn.limit)
+
+    def _open_draft(self, name: str, draft: Draft, turns: list[_Turn]) -> None:
+        new = [turn.stream for turn in turns if name not in turn.stream.drafts_open]
+        for stream in new:
+            draft.open(stream.context)
+            stream.drafts_open.add(name)
+        if new:
+            draft.prefill([stream.context for stream in new])
+
+    def _checked(self, proposal: Proposal, limit: int) -> Proposal:
+        if len(proposal.tokens) > limit:
+            raise ValueError(f"{proposal.source} offered {len(proposal.tokens)} tokens of {limit}")
+        chain = tuple(range(-1, len(proposal.tokens) - 1))
+        if proposal.parents not in (None, chain):
+            for name, able in (
+                (f"engine {self.engine.name}", self.engine.capabilities.trees),
+                (f"verifier {self.verifier.name}", self.verifier.trees),
+            ):
+                if not able:
+                    raise SettingError(
+                        f"The draft {proposal.source} offers a tree, and the {name} takes chains.",
+                        "Use a draft that offers chains.",
+                    )
+        return proposal
+
+    def _job(self, turn: _Turn) -> Job:
+        tokens = [*turn.stream.missing, *turn.proposal.tokens]
+        turn.job = Job(turn.stream.sequence, tokens, rows=len(turn.proposal.tokens) + 1)
+        return turn.job
+
+    def _settle(self, turn: _Turn, rows: Array) -> None:
+        """Verify, commit, rewind: what is left is as if plain decoding had got here."""
+        started = perf_counter()
+        stream, proposal = turn.stream, turn.proposal
+        try:
+            laws = RowLaws(
+                rows,
+                stream.request.sampling,
+                stream.history,
+                proposal.tokens,
+                stream.context.stop_tokens,
+            )
+            verdict = self.verifier.verify(proposal, laws, stream.chance)
+        except PacelineError as error:
+            stream.error = error
+        else:
+            self._commit(turn, laws, verdict)
+            if not stream.finished:
+                stream.sequence.rewind(len(stream.history) - 1)
+        turn.settle_s = perf_counter() - started
+
+    def _commit(self, turn: _Turn, laws: RowLaws, verdict: Verdict) -> None:
+        stream = turn.stream
+        drafted = [turn.proposal.tokens[index] for index in verdict.accepted]
+        emitted: list[int] = []
+        for row, token in enumerate([*drafted, verdict.next_token]):
+            if stream.request.logprobs:
+                stream.log_probs.append(laws.log_prob(row, token))
+            if stream.request.margins:
+                stream.margins.append(laws.margin(row, token))
+            stream.history.commit(token)
+            emitted.append(token)
+            stream.finish_reason = stream.stopper.push(token)
+            if stream.finish_reason is not None:
+                break
+        turn.emitted = tuple(emitted)
+        turn.accepted = min(len(drafted), len(emitted))
+
+    def _observe(self, turns: list[_Turn]) -> None:
+        for turn in turns:
+            for name in turn.stream.drafts_open:
+                self.drafts[name].observe(turn.stream.context, turn.emitted)
+
+    def _record(
+        self, turns: list[_Turn], *, draft_s: float, verify_s: float, other_s: float
+    ) -> None:
+        fed = sum(len(turn.job.tokens) for turn in turns if turn.job)
+        drafting = sum(turn.source is not None for turn in turns)
+        for turn in turns:
+            assert turn.job is not None
+            width = len(turn.proposal.tokens) + 1
+            # A stop inside the block leaves the tokens behind it unjudged.
+            cut = turn.stream.finished and len(turn.emitted) < turn.accepted + 1
+            turn.stream.rounds.append(
+                Round(
+                    proposed=turn.accepted if cut else len(turn.proposal.tokens),
+                    accepted=turn.accepted,
+                    emitted=len(turn.emitted),
+                    source=turn.source,
+                    width=width,
+                    context=turn.context_length,
+                    prefill=turn.prefill,
+                    draft_s=draft_s / drafting if turn.source is not None else 0.0,
+                    verify_s=verify_s * len(turn.job.tokens) / fed,
+                    other_s=turn.settle_s + other_s / len(turns),
+                )
+            )

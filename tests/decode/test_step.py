@@ -1,0 +1,196 @@
+"""The loop's edges: refusals at the door, a fault in one of many, what rounds say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from paceline import Request, Sampling, StopConditions, decode, fixed, generate
+from paceline.decode.figures import figures, one_line
+from paceline.decode.step import Decoder
+from paceline.drafts.base import Draft
+from paceline.drafts.lookup import LookupDraft
+from paceline.drafts.model import ModelDraft
+from paceline.engines.toy import ToyEngine
+from paceline.errors import NumericError, PromptError, SettingError
+from paceline.types import Proposal, Round
+from paceline.verify.chain import ChainVerifier
+
+
+def plain(engine: ToyEngine) -> Decoder:
+    return Decoder(engine, {}, ChainVerifier(), fixed(None, 0))
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "message"),
+    [
+        (Request(prompt=()), PromptError, "no tokens"),
+        (Request(prompt=(1,) * 32), PromptError, "32 tokens; the context of 32"),
+        (Request(prompt=(1,), draft="lokup"), SettingError, "Did you mean 'lookup'"),
+        (Request(prompt=(1,), sampling=Sampling(banned_tokens=(99,))), SettingError, "token 99"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_at_the_door(request_, error, message) -> None:
+    engine = ToyEngine(8, context_size=32)
+    decoder = Decoder(engine, {"lookup": LookupDraft()}, ChainVerifier(), fixed("lookup", 2))
+    with pytest.raises(error, match=message):
+        decoder.open(request_)
+    assert engine.sequences_open == 0
+
+
+def test_limits_and_maxima_out_of_range_are_refused() -> None:
+    for make in (
+        lambda: fixed("lookup", -1),
+        lambda: Request(prompt=(1,), draft_limit=-1),
+        lambda: StopConditions(max_tokens=0),
+        lambda: StopConditions(strings=("",)),
+    ):
+        with pytest.raises(SettingError):
+            make()
+
+
+def nan_after(length: int) -> ToyEngine:
+    def table(context: list[int]) -> list[float]:
+        fault = context[0] == 7 and len(context) >= length
+        return [math.nan] * 8 if fault else [float(t == len(context) % 7) for t in range(8)]
+
+    return ToyEngine(8, table=table)
+
+
+def test_a_faulty_row_ends_its_own_request_and_no_other() -> None:
+    engine = nan_after(5)
+    decoder = plain(engine)
+    good, bad = (
+        decoder.open(Request(prompt=(first, 1), stop=StopConditions(max_tokens=9)))
+        for first in (1, 7)
+    )
+    while not (good.finished and bad.finished):
+        decoder.step([good, bad])
+    assert isinstance(bad.error, NumericError)
+    assert len(good.history.output) == 9
+    assert engine.sequences_open == 0
+    with pytest.raises(NumericError, match="after 5 tokens, row 0"):
+        decode(plain(nan_after(5)), [Request(prompt=(7, 1), stop=StopConditions(max_tokens=9))])
+
+
+def test_streams_may_be_dropped_at_any_time() -> None:
+    engine = ToyEngine(8, seed=2, max_sequences=3)
+    draft_engine = ToyEngine(8, seed=5, max_sequences=3)
+    draft = ModelDraft(draft_engine, engine)
+    decoder = Decoder(engine, {"model": draft}, ChainVerifier(), fixed("model", 3))
+    random = np.random.default_rng(0)
+    running = []
+    for _ in range(200):
+        if len(running) < 3 and random.random() < 0.5:
+            prompt = tuple(random.integers(0, 8, int(random.integers(1, 20))).tolist())
+            running.append(decoder.open(Request(prompt=prompt, stop=StopConditions(max_tokens=15))))
+        decoder.step(running)
+        if running and random.random() < 0.2:
+            decoder.close(running.pop(int(random.integers(len(running)))))
+        running = [stream for stream in running if not stream.finished]
+        assert engine.sequences_open == len(running)
+        assert draft_engine.sequences_open <= len(running)
+    last = decode(decoder, [Request(prompt=(1, 2), stop=StopConditions(max_tokens=15))])
+    assert (
+        last[0].tokens
+        == generate(ToyEngine(8, seed=2), [1, 2], stop=StopConditions(max_tokens=15)).tokens
+    )
+
+
+class Tree(Draft):
+    name = summary = "tree"
+
+    def propose(self, contexts, limits):
+        return [Proposal((1, 2), self.name, parents=(-1, -1)) for _ in contexts]
+
+
+class Chain(Tree):
+    def propose(self, contexts, limits):
+        return [Proposal((1, 2)[:n], self.name, parents=(-1, 0)[:n]) for n in limits]
+
+
+class TooMany(Tree):
+    def propose(self, contexts, limits):
+        return [Proposal((1,) * (limit + 1), self.name) for limit in limits]
+
+
+def test_trees_are_refused_by_name_and_chains_with_parents_are_not() -> None:
+    with pytest.raises(SettingError, match="offers a tree, and the engine toy takes chains"):
+        generate(ToyEngine(8), [1], draft=Tree(), limit=2, stop=StopConditions(max_tokens=9))
+    assert generate(ToyEngine(8), [1], draft=Chain(), limit=2, stop=StopConditions(max_tokens=9))
+
+
+def test_a_draft_that_offers_more_than_its_limit_is_a_fault() -> None:
+    with pytest.raises(ValueError, match="offered 3 tokens of 2"):
+        generate(ToyEngine(8), [1], draft=TooMany(), limit=2, stop=StopConditions(max_tokens=9))
+
+
+def test_the_target_is_fed_each_committed_token_once_and_each_drafted_one_once() -> None:
+    engine = ToyEngine(8, seed=3)
+    got = generate(
+        engine,
+        [1, 2, 3],
+        draft=ModelDraft(ToyEngine(8, seed=4), engine),
+        limit=3,
+        stop=StopConditions(max_tokens=30),
+    )
+    drafted = sum(round.width - 1 for round in got.rounds)
+    rounds = len(got.rounds)
+    assert engine.forwards == rounds
+    assert engine.rows_fed == 3 + (rounds - 1) + drafted
+
+
+def test_seconds_of_a_batch_add_up_to_no_more_than_the_clock() -> None:
+    from time import perf_counter
+
+    engine = ToyEngine(8, seed=3)
+    decoder = Decoder(engine, {"lookup": LookupDraft()}, ChainVerifier(), fixed("lookup", 3))
+    requests = [Request(prompt=(i, 1, 2), stop=StopConditions(max_tokens=30)) for i in range(5)]
+    started = perf_counter()
+    done = decode(decoder, requests)
+    elapsed = perf_counter() - started
+    spent = sum(r.draft_s + r.verify_s + r.other_s for g in done for r in g.rounds)
+    assert 0 < spent <= elapsed
+
+
+def round_(**changes) -> Round:
+    base = dict(
+        proposed=0,
+        accepted=0,
+        emitted=1,
+        source=None,
+        width=1,
+        context=5,
+        prefill=False,
+        draft_s=0.001,
+        verify_s=0.010,
+        other_s=0.001,
+    )
+    return Round(**(base | changes))
+
+
+def test_figures_are_pooled() -> None:
+    rounds = [
+        round_(prefill=True, verify_s=9.0),
+        round_(proposed=4, accepted=4, emitted=5, width=5, source="x"),
+        round_(proposed=4, accepted=1, emitted=2, width=5, source="x"),
+        round_(proposed=2, accepted=0, emitted=1, width=3, source="x"),
+        round_(),
+    ]
+    got = figures(rounds)
+    assert (got.tokens, got.rounds, got.drafted_rounds) == (9, 4, 3)
+    assert got.acceptance_rate == 5 / 10
+    assert got.tokens_per_round == 9 / 4
+    assert got.survival == (2 / 3, 1 / 3, 1 / 2, 1 / 2)
+    assert got.offered == (3, 3, 2, 2)
+    assert got.ms_per_token == pytest.approx(1e3 * 0.048 / 9)
+    assert got.prefill_s == pytest.approx(9.002)
+    assert "50% of 10 drafted tokens accepted" in one_line(got)
+
+
+def test_figures_of_nothing_are_none_not_zero() -> None:
+    got = figures([round_(prefill=True)])
+    assert got.ms_per_token is got.acceptance_rate is got.tokens_per_round is None
+    assert "nothing decoded" in one_line(got)
