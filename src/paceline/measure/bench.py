@@ -1,0 +1,246 @@
+"""Plain and drafted decoding of the same prompts in one run, interleaved prompt by prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from paceline.decode.figures import Figures, figures
+from paceline.decode.generate import Generation, decode
+from paceline.decode.policy import fixed
+from paceline.decode.step import Decoder
+from paceline.drafts.base import Draft
+from paceline.engines.base import Engine
+from paceline.errors import PacelineError
+from paceline.measure.divergence import Divergence, explain
+from paceline.measure.machine import machine_facts, peak_memory_bytes
+from paceline.measure.stats import Pair, Ratio, speed_ratio
+from paceline.measure.workload import Workload, WorkloadPrompt
+from paceline.types import Request, Round, Sampling, StopConditions
+from paceline.verify.base import Verifier
+from paceline.verify.chain import ChainVerifier
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One way to decode: a draft with a limit, judged by a verifier. No draft is plain."""
+
+    name: str
+    draft: Draft | None = None
+    limit: int = 0
+    verifier: Verifier | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One prompt decoded in one configuration."""
+
+    configuration: str
+    prompt: WorkloadPrompt
+    prompt_tokens: int
+    generation: Generation
+    equal_to_plain: bool | None
+    divergence: Divergence | None
+
+    @property
+    def figures(self) -> Figures:
+        return figures(self.generation.rounds)
+
+
+@dataclass(slots=True)
+class BenchResult:
+    """All runs of a bench, and what was left out. `complete` is false after an interrupt."""
+
+    target: dict[str, Any]
+    configurations: list[Configuration]
+    workload: Workload
+    sampling: Sampling
+    max_tokens: int
+    runs: list[Run] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    complete: bool = False
+
+    def runs_of(self, configuration: str, category: str | None = None) -> list[Run]:
+        return [
+            run
+            for run in self.runs
+            if run.configuration == configuration and category in (None, run.prompt.category)
+        ]
+
+    def rounds_of(self, configuration: str, category: str | None = None) -> Iterator[Round]:
+        for run in self.runs_of(configuration, category):
+            yield from run.generation.rounds
+
+    def ratio(self, configuration: str, category: str | None = None) -> Ratio | None:
+        """Plain time per token over this configuration's, over the prompts that both finished."""
+        pairs: dict[tuple[str, int], dict[str, Figures]] = {}
+        for name in (PLAIN, configuration):
+            seen: dict[str, int] = {}
+            for run in self.runs_of(name, category):
+                turn = seen[run.prompt.id] = seen.get(run.prompt.id, 0) + 1
+                pairs.setdefault((run.prompt.id, turn), {})[name] = run.figures
+        both = [pair for pair in pairs.values() if len(pair) == 2]
+        return speed_ratio([_pair(pair[PLAIN], pair[configuration]) for pair in both])
+
+    @property
+    def categories(self) -> list[str]:
+        return list(dict.fromkeys(run.prompt.category for run in self.runs))
+
+
+def _pair(plain: Figures, drafted: Figures) -> Pair:
+    return Pair(plain.decode_s, plain.tokens, drafted.decode_s, drafted.tokens)
+
+
+def run_bench(
+    engine: Engine,
+    configurations: Sequence[Configuration],
+    workload: Workload,
+    *,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    repeats: int = 1,
+    on_run: Callable[[Run], None] = lambda _: None,
+    result: BenchResult | None = None,
+) -> BenchResult:
+    """Decode every prompt plainly and in each configuration.
+
+    Each prompt's runs follow one another, in an order that rotates from prompt to prompt, so that
+    drift falls on all alike; every run starts with an empty sequence and a fresh draft state. A
+    prompt that fails is left out of all configurations and named in `failed`.
+
+    on_run    called after each finished run
+    result    filled as runs finish, so that an interrupt loses nothing
+    """
+    sampling = sampling or Sampling()
+    every = [Configuration(PLAIN), *configurations]
+    if result is None:
+        result = BenchResult(engine.facts(), list(every), workload, sampling, max_tokens)
+    _warm_up(engine, every, workload)
+    for number in range(repeats * len(workload.prompts)):
+        prompt = workload.prompts[number % len(workload.prompts)]
+        turn = number % len(every)
+        try:
+            _run_prompt(engine, every[turn:] + every[:turn], prompt, result, on_run)
+        except PacelineError as error:
+            result.runs = [run for run in result.runs if run.prompt.id != prompt.id]
+            result.failed.append(f"{prompt.id}: {error}")
+    result.complete = True
+    return result
+
+
+def _warm_up(engine: Engine, configurations: Sequence[Configuration], workload: Workload) -> None:
+    try:
+        tokens = workload.prompts[0].tokens(engine)
+        for configuration in configurations:
+            request = Request(prompt=tokens, stop=StopConditions(max_tokens=8))
+            decode(_decoder(engine, configuration), [request])
+    except PacelineError:
+        pass  # the run proper will name the fault
+
+
+def _decoder(engine: Engine, configuration: Configuration) -> Decoder:
+    draft = configuration.draft
+    drafts = {} if draft is None else {draft.name: draft}
+    policy = fixed(draft.name if draft else None, configuration.limit)
+    return Decoder(engine, drafts, configuration.verifier or ChainVerifier(), policy)
+
+
+def _run_prompt(
+    engine: Engine,
+    configurations: Sequence[Configuration],
+    prompt: WorkloadPrompt,
+    result: BenchResult,
+    on_run: Callable[[Run], None],
+) -> None:
+    request = Request(
+        prompt=prompt.tokens(engine),
+        sampling=result.sampling,
+        stop=StopConditions(max_tokens=result.max_tokens),
+        margins=result.sampling.temperature == 0,
+    )
+    done: dict[str, Generation] = {}
+    try:
+        for configuration in configurations:
+            [done[configuration.name]] = decode(_decoder(engine, configuration), [request])
+    finally:
+        # Also after an interrupt: what was measured is kept.
+        for configuration in configurations:
+            if configuration.name in done:
+                run = _run(engine, configuration, prompt, request, done)
+                result.runs.append(run)
+                on_run(run)
+
+
+def _run(
+    engine: Engine,
+    configuration: Configuration,
+    prompt: WorkloadPrompt,
+    request: Request,
+    done: dict[str, Generation],
+) -> Run:
+    """One finished run, compared with plain decoding where greedy makes that meaningful."""
+    generation, plain = done[configuration.name], done.get(PLAIN)
+    equal, divergence = None, None
+    if request.sampling.temperature == 0 and plain is not None and plain is not generation:
+        equal = generation.tokens == plain.tokens
+        divergence = explain(
+            engine,
+            request.prompt,
+            plain.tokens,
+            generation.tokens,
+            plain.margins,
+            max((round.width for round in generation.rounds), default=1),
+        )
+    return Run(configuration.name, prompt, generation.prompt_tokens, generation, equal, divergence)
+
+
+def as_document(result: BenchResult) -> dict[str, Any]:
+    """Everything measured, as one JSON document; docs/bench-file.md explains its fields."""
+    return {
+        "kind": "paceline bench",
+        "complete": result.complete,
+        "machine": machine_facts(),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "target": result.target,
+        "workload": {
+            "name": result.workload.name,
+            "prompts": len(result.workload.prompts),
+            "skipped": list(result.workload.skipped),
+            "failed": result.failed,
+        },
+        "sampling": asdict(result.sampling),
+        "max_tokens": result.max_tokens,
+        "configurations": [_configuration(result, c) for c in result.configurations],
+        "runs": [_run_document(run) for run in result.runs],
+    }
+
+
+def _configuration(result: BenchResult, configuration: Configuration) -> dict[str, Any]:
+    name = configuration.name
+    ratios = {category: result.ratio(name, category) for category in (None, *result.categories)}
+    return {
+        "name": name,
+        "limit": configuration.limit,
+        "verifier": configuration.verifier.name if configuration.verifier else None,
+        "draft": configuration.draft.facts() if configuration.draft else None,
+        "figures": figures(result.rounds_of(name)).as_json(),
+        "times_plain": {key or "all": asdict(r) if r else None for key, r in ratios.items()},
+    }
+
+
+def _run_document(run: Run) -> dict[str, Any]:
+    return {
+        "configuration": run.configuration,
+        "id": run.prompt.id,
+        "category": run.prompt.category,
+        "prompt_tokens": run.prompt_tokens,
+        "output_tokens": len(run.generation.tokens),
+        "finish_reason": run.generation.finish_reason.value,
+        "figures": run.figures.as_json(),
+        "equal_to_plain": run.equal_to_plain,
+        "divergence": asdict(run.divergence) if run.divergence else None,
+        "text": run.generation.text,
+    }

@@ -1,0 +1,124 @@
+"""A bench as text for a terminal: what paid first, then why."""
+
+from __future__ import annotations
+
+from paceline.decode.figures import Figures, figures
+from paceline.measure.bench import PLAIN, BenchResult, Configuration, Run
+from paceline.measure.stats import Ratio
+
+
+def card(result: BenchResult) -> str:
+    """The whole card."""
+    lines = [_headline(result), ""]
+    lines += _table(result)
+    for configuration in result.configurations:
+        if configuration.name != PLAIN and result.runs_of(configuration.name):
+            lines += ["", *_details(result, configuration)]
+    lines += [f"Left out: {sentence}" for sentence in (*result.workload.skipped, *result.failed)]
+    if not result.complete:
+        lines += ["", "Interrupted: these are the prompts measured so far."]
+    return "\n".join(lines)
+
+
+def _headline(result: BenchResult) -> str:
+    drafted = [c for c in result.configurations if c.name != PLAIN]
+    rated = [(result.ratio(c.name), c.name) for c in drafted]
+    found = [(ratio, name) for ratio, name in rated if ratio is not None]
+    if not found:
+        return "Nothing was measured in both plain and drafted decoding."
+    best, name = max(found, key=lambda pair: pair[0].value)
+    return f"{name}: {_verdict(best)} plain decoding over all prompts ({_interval(best)})."
+
+
+def _verdict(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f} times as fast as"
+    if ratio.low > 1:
+        return f"it paid, {ratio.value:.2f} times as fast as"
+    if ratio.high < 1:
+        return f"it did not pay, {ratio.value:.2f} times as fast as"
+    return f"no clear difference, {ratio.value:.2f} times as fast as"
+
+
+def _interval(ratio: Ratio) -> str:
+    if ratio.low is None or ratio.high is None:
+        return "one prompt: no interval"
+    return f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+
+
+def _table(result: BenchResult) -> list[str]:
+    """Milliseconds per token and times plain: a row a category, a column a configuration."""
+    names = [c.name for c in result.configurations]
+    rows = [["ms per token (times plain)", *names]]
+    for category in [*result.categories, None]:
+        cells = [_cell(result, name, category) for name in names]
+        rows.append([category or "all prompts", *cells])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [_line(row, widths) for row in rows]
+
+
+def _line(row: list[str], widths: list[int]) -> str:
+    first, *rest = (
+        cell.ljust(w) if i == 0 else cell.rjust(w)
+        for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+    )
+    return "  ".join([first, *rest]).rstrip()
+
+
+def _cell(result: BenchResult, name: str, category: str | None) -> str:
+    pooled = figures(result.rounds_of(name, category))
+    if pooled.ms_per_token is None:
+        return "-"
+    text = f"{pooled.ms_per_token:.1f}"
+    ratio = None if name == PLAIN else result.ratio(name, category)
+    return text if ratio is None else f"{text} ({ratio.value:.2f})"
+
+
+def _details(result: BenchResult, configuration: Configuration) -> list[str]:
+    name = configuration.name
+    pooled = figures(result.rounds_of(name))
+    lines = [name]
+    if pooled.tokens_per_round is not None:
+        lines += _figure_lines(pooled)
+    lines += [f"  {sentence}" for sentence in _equality(result.runs_of(name))]
+    return lines
+
+
+def _figure_lines(pooled: Figures) -> list[str]:
+    rate = (
+        "none drafted"
+        if pooled.acceptance_rate is None
+        else (f"{pooled.acceptance_rate:.0%} of {pooled.proposed} drafted tokens accepted")
+    )
+    lines = [
+        f"  {pooled.tokens_per_round:.2f} tokens per round; {rate}; "
+        f"{pooled.drafted_rounds} of {pooled.rounds} rounds drafted"
+    ]
+    if pooled.survival:
+        shown = " ".join(f"{share:.0%}" for share in pooled.survival[:16])
+        more = " …" if len(pooled.survival) > 16 else ""
+        lines.append(f"  drafted tokens 1…i all accepted, by i: {shown}{more}")
+    whole = pooled.decode_s or 1.0
+    lines.append(
+        f"  time: target {pooled.verify_s / whole:.0%}, draft {pooled.draft_s / whole:.1%}, "
+        f"outside forwards {pooled.other_s / whole:.1%} "
+        f"({pooled.other_ms_per_round:.2f} ms a round)"
+    )
+    return lines
+
+
+def _equality(runs: list[Run]) -> list[str]:
+    compared = [run for run in runs if run.equal_to_plain is not None]
+    if not compared:
+        return ["texts are not compared: sampled"]
+    equal = sum(bool(run.equal_to_plain) for run in compared)
+    lines = [f"text equal to plain in {equal} of {len(compared)} runs"]
+    for run in compared:
+        if run.divergence is not None:
+            d = run.divergence
+            lines.append(
+                f"  {run.prompt.id}: differs from output token {d.position} on, {d.verdict}: "
+                f"plain's top-2 logit gap there is {d.margin:.3g}, width alone moves gaps by up to "
+                f"{d.movement:.3g}"
+            )
+    return lines
