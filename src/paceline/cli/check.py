@@ -1,0 +1,152 @@
+"""`paceline check`: does the pair fit, what does width cost, and is the bookkeeping exact?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from paceline.cli import options
+from paceline.cli.parser import Parser
+from paceline.engines.base import Engine
+from paceline.errors import PairError, PromptError
+from paceline.measure.divergence import Divergence
+from paceline.measure.machine import machine_facts
+from paceline.measure.selfcheck import SelfCheck, check_bookkeeping
+from paceline.measure.widths import WidthCost, width_costs
+
+EXAMPLES = """\
+  paceline check smollm2-135m
+  paceline check target.gguf -d draft.gguf"""
+
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+TEXT = (
+    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n"
+    "    return area(width, height) * depth\n\n\nprint(area(2, 3), volume(2, 3, 4))\n"
+)
+
+
+def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "check",
+        examples=EXAMPLES,
+        help="test a target and a draft before relying on them",
+        description=(
+            "Say whether a draft model fits its target, what a forward over several rows costs "
+            "here,\nand whether the target accepts itself as its own draft and survives rejected "
+            "drafts. Exit 1 if a fault is found."
+        ),
+    )
+    options.add_target(parser)
+    parser.add_argument("-d", "--draft", metavar="DRAFT", help=options.DRAFT_HELP)
+    parser.add_argument("--draft-engine", metavar="NAME", help="force the engine of a model draft")
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    # Two sequences: the target plays both roles below.
+    with options.load_target(args, max_sequences=2) as engine:
+        say = _silent if args.json else print
+        say(f"target    {_facts_line(engine)}")
+        pair = _pair(args, engine)
+        if pair is not None:
+            say(f"pair      {pair['sentence']}")
+        tokens = _text(engine)
+        costs = width_costs(engine, _widths(engine), context=tokens)
+        say(f"width     {_widths_line(costs)}")
+        itself = check_bookkeeping(engine, tokens, max_tokens=_room(engine, tokens))
+        say(f"itself    {_itself_line(itself)}")
+        say(f"rewinds   {_rewinds_line(itself)}")
+        sound = itself.sound and (pair is None or pair["fits"])
+        say("sound     " + ("yes" if sound else "NO: see above"))
+        if args.json:
+            print(json.dumps(_document(engine, pair, costs, itself, sound), ensure_ascii=False))
+    return 0 if sound else 1
+
+
+def _silent(_: str) -> None: ...
+
+
+def _pair(args: argparse.Namespace, engine: Engine) -> dict[str, Any] | None:
+    if args.draft is None:
+        return None
+    try:
+        draft = options.load_draft(args, args.draft, engine)
+    except PairError as error:
+        return {"fits": False, "sentence": str(error)}
+    try:
+        fit = draft.facts().get("fit", "nothing to fit: it needs no vocabulary of its own")
+        return {"fits": True, "sentence": f"{args.draft} fits: {fit}"}
+    finally:
+        draft.release()
+
+
+def _text(engine: Engine) -> list[int]:
+    """A text to measure on, cut to half of a small context."""
+    tokens = engine.tokenizer.encode(TEXT if engine.name != "toy" else "abcabcabdabcabc")
+    tokens = tokens[: engine.capabilities.context_size // 2]
+    if not tokens:
+        raise PromptError("The context is too small to check anything.", "Give a larger --context.")
+    return tokens
+
+
+def _widths(engine: Engine) -> list[int]:
+    room = engine.capabilities.context_size - engine.capabilities.context_size // 2
+    return [width for width in WIDTHS if width <= room]
+
+
+def _room(engine: Engine, tokens: list[int]) -> int:
+    return max(1, min(48, engine.capabilities.context_size - len(tokens)))
+
+
+def _facts_line(engine: Engine) -> str:
+    return ", ".join(f"{key} {value}" for key, value in engine.facts().items() if value)
+
+
+def _widths_line(costs: list[WidthCost]) -> str:
+    shown = "  ".join(f"r({cost.width})={cost.ratio:.2f}" for cost in costs)
+    return f"T(1) = {1e3 * costs[0].forward_s:.1f} ms   {shown}"
+
+
+def _itself_line(itself: SelfCheck) -> str:
+    line = f"accepted {itself.accepted} of {itself.proposed} of its own tokens"
+    if itself.rejections:
+        kind = "numeric" if itself.sound else "FAULT"
+        line += (
+            f"; {len(itself.rejections)} rejected, {kind}: the largest top-2 logit gap there is "
+            f"{itself.largest_gap:.3g}, width alone moves gaps by up to {itself.movement:.3g}"
+        )
+    return f"{line}; {_difference(itself.divergence)}"
+
+
+def _rewinds_line(itself: SelfCheck) -> str:
+    return f"{itself.rewinds} blocks with a mistake rewound; {_difference(itself.rewound)}"
+
+
+def _difference(found: Divergence | None) -> str:
+    if found is None:
+        return "text equal to plain"
+    return (
+        f"text differs from output token {found.position} on, {found.verdict}: the gap there is "
+        f"{found.margin:.3g}, width alone moves gaps by up to {found.movement:.3g}"
+    )
+
+
+def _document(
+    engine: Engine,
+    pair: dict[str, Any] | None,
+    costs: list[WidthCost],
+    itself: SelfCheck,
+    sound: bool,
+) -> dict[str, Any]:
+    return {
+        "kind": "paceline check",
+        "machine": machine_facts(),
+        "target": engine.facts(),
+        "pair": pair,
+        "width_costs": [asdict(cost) for cost in costs],
+        "bookkeeping": {**asdict(itself), "sound": itself.sound},
+        "sound": sound,
+    }

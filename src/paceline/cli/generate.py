@@ -1,0 +1,156 @@
+"""`paceline generate`: decode one prompt and stream its text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from paceline.cli import options
+from paceline.cli.parser import Parser, at_least
+from paceline.decode.generate import Generation, Prompt, generate
+from paceline.engines.base import Engine
+from paceline.errors import PromptError
+from paceline.types import StopConditions
+
+EXAMPLES = """\
+  paceline generate smollm2-135m -d lookup -p "Write a haiku about rivers."
+  paceline generate model.gguf -d draft.gguf -n 5 --temperature 0.8 --seed 1 < question.txt"""
+
+
+def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "generate",
+        examples=EXAMPLES,
+        help="decode a prompt and stream its text",
+        description="Decode one prompt. Text goes to stdout, figures to stderr.",
+    )
+    options.add_target(parser)
+    parser.add_argument(
+        "-p",
+        "--prompt",
+        metavar="TEXT",
+        default="-",
+        help="the prompt; - reads it from stdin (default)",
+    )
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="continue the prompt as it stands, without the chat template",
+    )
+    parser.add_argument("--system", metavar="TEXT", help="a system message for the chat template")
+    parser.add_argument("-d", "--draft", metavar="DRAFT", default="none", help=options.DRAFT_HELP)
+    parser.add_argument(
+        "-n",
+        "--limit",
+        type=at_least(0),
+        default=4,
+        metavar="N",
+        help="most tokens the draft may offer in a round (default: 4)",
+    )
+    options.add_verifier(parser)
+    parser.add_argument(
+        "--max-tokens",
+        type=at_least(1),
+        default=256,
+        metavar="N",
+        help="most tokens of the answer (default: 256)",
+    )
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="end before this text (repeatable)",
+    )
+    parser.add_argument(
+        "--stop-token",
+        action="append",
+        type=int,
+        default=[],
+        metavar="TOKEN",
+        help="end with this token (repeatable)",
+    )
+    parser.add_argument(
+        "--ignore-end", action="store_true", help="go on past the model's end tokens"
+    )
+    parser.add_argument(
+        "--logprobs",
+        action="store_true",
+        help="with --json: the target's log-probability of each token",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    options.add_sampling(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    text = sys.stdin.read() if args.prompt == "-" else args.prompt
+    if not text.strip():
+        raise PromptError("The prompt is empty.", "Give one with -p or on stdin.")
+    verifier = options.find_verifier(args.verifier)
+    with options.load_target(args) as engine:
+        sampling = options.sampling_of(args, engine)
+        draft = options.load_draft(args, args.draft, engine)
+        try:
+            generation = generate(
+                engine,
+                _prompt(args, text),
+                draft=draft,
+                limit=args.limit,
+                verifier=verifier,
+                sampling=sampling,
+                stop=StopConditions(
+                    max_tokens=args.max_tokens,
+                    strings=tuple(args.stop),
+                    tokens=tuple(args.stop_token),
+                    ignore_end=args.ignore_end,
+                ),
+                logprobs=args.logprobs,
+                on_text=None if args.json else _write,
+            )
+            if args.json:
+                document = _document(generation, engine, draft.facts(), args)
+                print(json.dumps(document, ensure_ascii=False))
+            else:
+                _write("\n")
+                print(generation.summary, file=sys.stderr)
+        finally:
+            draft.release()
+    return 0
+
+
+def _prompt(args: argparse.Namespace, text: str) -> Prompt:
+    if args.raw:
+        if args.system is not None:
+            raise PromptError(
+                "--system needs the chat template, and --raw leaves it out.", "Drop one of them."
+            )
+        return text
+    system = [] if args.system is None else [{"role": "system", "content": args.system}]
+    return [*system, {"role": "user", "content": text}]
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _document(
+    generation: Generation, engine: Engine, draft: dict[str, Any], args: argparse.Namespace
+) -> dict[str, Any]:
+    document = {
+        "text": generation.text,
+        "tokens": list(generation.tokens),
+        "finish_reason": generation.finish_reason.value,
+        "prompt_tokens": generation.prompt_tokens,
+        "figures": generation.figures.as_json(),
+        "target": engine.facts(),
+        "draft": draft,
+        "limit": args.limit,
+        "verifier": args.verifier,
+    }
+    if args.logprobs:
+        document["log_probs"] = list(generation.log_probs)
+    return document

@@ -1,0 +1,55 @@
+"""`paceline`: find the verb, run it, and turn faults into one line.
+
+Exit codes: 0 done; 1 a check failed or the run was interrupted; 2 a fault the user can mend.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import paceline
+from paceline.cli import bench, check, generate, list_, models
+from paceline.cli.parser import Parser
+from paceline.errors import PacelineError
+
+EXAMPLES = """\
+  paceline generate smollm2-135m -d lookup -p "Write a haiku about rivers."
+  paceline bench smollm2-135m -d lookup --prompts prompts.jsonl"""
+
+
+def parser() -> Parser:
+    """The whole command line."""
+    top = Parser(
+        prog="paceline",
+        examples=EXAMPLES,
+        description="Decode language models with draft models: exactly, and only while it pays.",
+    )
+    top.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+    for module in (generate, bench, check, models, list_):
+        module.add(verbs)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    args = parser().parse_args(arguments)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except PacelineError as error:
+        print(f"paceline {args.verb}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\npaceline {args.verb}: interrupted.", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; Python would complain at exit
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

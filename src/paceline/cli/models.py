@@ -1,0 +1,89 @@
+"""`paceline models`: list the demo models, pull them, find and check their files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from paceline.cli.parser import Parser
+from paceline.errors import ModelError
+from paceline.models import catalog, pull
+
+EXAMPLES = """\
+  paceline models
+  paceline models pull smollm2-135m"""
+
+
+def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "models",
+        examples=EXAMPLES,
+        help="list and pull the demo models",
+        description="Demo models that need no account and no hub; they are kept in a cache.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    parser.set_defaults(run=_list)
+    actions = parser.add_subparsers(metavar="ACTION", parser_class=Parser)
+    for name, run, text in (
+        ("pull", _pull, "fetch models into the cache; continues where it was cut off"),
+        ("verify", _verify, "read the files whole and compare their checksums"),
+        ("path", _path, "print where the files are"),
+    ):
+        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        action.add_argument("names", metavar="NAME", nargs="+", help="a demo model")
+        action.set_defaults(run=run)
+
+
+def _list(args: argparse.Namespace) -> int:
+    entries = list(catalog.listing())
+    if args.json:
+        print(
+            json.dumps(
+                [
+                    {
+                        "name": e.model.name,
+                        "title": e.model.title,
+                        "licence": e.model.licence,
+                        "size_bytes": e.model.size,
+                        "state": e.state.value,
+                        "path": str(e.path),
+                        "on_disk_bytes": e.on_disk,
+                    }
+                    for e in entries
+                ]
+            )
+        )
+        return 0
+    width = max(len(entry.model.name) for entry in entries)
+    for entry in entries:
+        model = entry.model
+        print(
+            f"{model.name.ljust(width)}  {model.size / 1e6:6.0f} MB  {entry.state.value:7}  "
+            f"{model.title} ({model.licence})"
+        )
+    print(f"Cache: {catalog.cache_dir()}")
+    return 0
+
+
+def _pull(args: argparse.Namespace) -> int:
+    for model in [catalog.find(name) for name in args.names]:
+        print(pull.pull(model))
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    for model in [catalog.find(name) for name in args.names]:
+        pull.verify(model)
+        print(f"{model.name}: as published")
+    return 0
+
+
+def _path(args: argparse.Namespace) -> int:
+    for model in [catalog.find(name) for name in args.names]:
+        if not catalog.is_present(model):
+            raise ModelError(
+                f"The demo model {model.name} is not on this machine.",
+                f"Fetch it with `paceline models pull {model.name}`.",
+            )
+        print(catalog.path_of(model))
+    return 0

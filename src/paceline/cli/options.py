@@ -1,0 +1,148 @@
+"""Options that several verbs share, and what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from paceline import plugins
+from paceline.cli.parser import at_least
+from paceline.drafts.base import Draft
+from paceline.drafts.create import create_draft
+from paceline.engines.base import Engine
+from paceline.engines.load import load
+from paceline.errors import SettingError
+from paceline.types import Sampling
+from paceline.verify.base import Verifier
+
+DRAFT_HELP = (
+    "lookup, lookup:min_match=2,reach=8, none, or a model (GGUF file, directory, hub or demo name)"
+)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="GGUF file, model directory, hub name (owner/name), or demo name (paceline models)",
+    )
+    group = parser.add_argument_group("loading")
+    group.add_argument("--engine", metavar="NAME", help="force an engine (paceline list)")
+    group.add_argument(
+        "--context",
+        type=at_least(2),
+        metavar="TOKENS",
+        help="context size (default: the model's, at most 4096)",
+    )
+    group.add_argument("--threads", type=at_least(1), metavar="N", help="CPU threads")
+    group.add_argument("--dtype", metavar="TYPE", help="transformers: float32, bfloat16, float16")
+    group.add_argument("--device", metavar="DEVICE", help="transformers: cpu, cuda, cuda:1 …")
+
+
+def load_target(args: argparse.Namespace, *, max_sequences: int = 1) -> Engine:
+    return load(
+        args.target,
+        engine=args.engine,
+        max_sequences=max_sequences,
+        context_size=args.context,
+        **_place(args),
+    )
+
+
+def _place(args: argparse.Namespace) -> dict[str, Any]:
+    given = {"threads": args.threads, "dtype": args.dtype, "device": args.device}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def add_verifier(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--draft-engine",
+        metavar="NAME",
+        help="force the engine of a model draft (default: told from its file)",
+    )
+    parser.add_argument(
+        "--verifier",
+        default="chain",
+        metavar="NAME",
+        help="accept rule (paceline list; default: chain)",
+    )
+
+
+def load_draft(args: argparse.Namespace, spec: str, target: Engine) -> Draft:
+    return create_draft(spec, target, engine=args.draft_engine, **_place(args))
+
+
+def find_verifier(name: str) -> Verifier:
+    verifier: Verifier = plugins.find("verifier", name)()
+    return verifier
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling (defaults: greedy)")
+    number: dict[str, Any] = {"type": float, "metavar": "X"}
+    whole: dict[str, Any] = {"type": int, "metavar": "N"}
+    group.add_argument("--temperature", default=0.0, help="0 is greedy", **number)
+    group.add_argument("--top-k", default=0, help="keep the N most probable; 0 keeps all", **whole)
+    group.add_argument("--top-p", default=1.0, help="keep this mass of the most probable", **number)
+    group.add_argument("--min-p", default=0.0, help="keep this share of the best's", **number)
+    group.add_argument("--repetition-penalty", default=1.0, **number)
+    group.add_argument("--presence-penalty", default=0.0, **number)
+    group.add_argument("--frequency-penalty", default=0.0, **number)
+    group.add_argument(
+        "--logit-bias",
+        action="append",
+        default=[],
+        metavar="TOKEN=X",
+        help="add X to a token's logit (repeatable)",
+    )
+    group.add_argument("--ban-token", action="append", type=int, default=[], metavar="TOKEN")
+    group.add_argument(
+        "--allow-token",
+        action="append",
+        type=int,
+        default=[],
+        metavar="TOKEN",
+        help="allow only these (repeatable)",
+    )
+    group.add_argument(
+        "--ban-text",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="ban the token sequence of a text (repeatable)",
+    )
+    group.add_argument("--min-tokens", default=0, help="no end before N tokens", **whole)
+    group.add_argument("--seed", type=int, metavar="N", help="of the random numbers")
+
+
+def sampling_of(args: argparse.Namespace, target: Engine) -> Sampling:
+    return Sampling(
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+        presence_penalty=args.presence_penalty,
+        frequency_penalty=args.frequency_penalty,
+        logit_bias=dict(_bias(text) for text in args.logit_bias),
+        banned_tokens=tuple(args.ban_token),
+        allowed_tokens=tuple(args.allow_token) or None,
+        banned_sequences=tuple(_sequence(target, text) for text in args.ban_text),
+        min_tokens=args.min_tokens,
+        seed=args.seed,
+    )
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        raise SettingError(f"--logit-bias is {text!r}.", "Write TOKEN=X, as in 42=-1.5.") from None
+
+
+def _sequence(target: Engine, text: str) -> tuple[int, ...]:
+    """The tokens of a text, without the beginning-of-text token a prompt would get."""
+    tokens = target.tokenizer.encode(text)
+    empty = target.tokenizer.encode("")
+    return tuple(tokens[len(empty) :] if tokens[: len(empty)] == empty else tokens)

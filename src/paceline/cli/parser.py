@@ -1,0 +1,62 @@
+"""An argument parser whose help opens with examples and whose errors are one line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """`examples` stand first in the help; an error is one line and exit code 2."""
+
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("allow_abbrev", False)
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def format_help(self) -> str:
+        return (
+            f"{self.examples}\n\n{super().format_help()}"
+            if self.examples
+            else (super().format_help())
+        )
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"{self.prog}: {_with_nearest(message)} See {self.prog} --help.\n")
+        sys.exit(2)
+
+
+def _with_nearest(message: str) -> str:
+    """argparse's complaint about a choice, with the nearest one in place of the whole list."""
+    found = re.search(r"invalid choice: '?([^' ]+)'? \(choose from (.+)\)", message)
+    if not found:
+        return f"{message[:1].upper()}{message[1:]}."
+    name, known = found[1], [choice.strip(" '") for choice in found[2].split(",")]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    cure = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+    return f"There is no {name!r}. {cure}"
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """An argument type: a whole number not below `least`."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        return value
+
+    return convert
+
+
+def limits(text: str) -> list[int]:
+    """An argument type: one limit or several, separated by commas."""
+    return [at_least(0)(part) for part in text.split(",")]

@@ -1,0 +1,308 @@
+"""The command line as a user meets it: what it prints, where, and its exit codes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.main import main
+from paceline.models import catalog
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run a command line; gives its exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        try:
+            code = main(list(arguments))
+        except SystemExit as exit_:
+            code = int(exit_.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return command
+
+
+GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
+
+
+def test_generate_prints_text_and_one_line_of_figures(run) -> None:
+    code, out, err = run(*GENERATE)
+    drafted = run(*GENERATE, "-d", "lookup")
+    assert code == drafted[0] == 0
+    assert out == drafted[1]
+    assert out.endswith("\n")
+    assert len(out.strip()) >= 5
+    assert len(err.splitlines()) == len(drafted[2].splitlines()) == 1
+    assert "ms per token" in err
+    assert "drafted tokens accepted" in drafted[2]
+
+
+def test_generate_json_is_one_document(run) -> None:
+    code, out, err = run(*GENERATE, "-d", "lookup", "--json", "--logprobs")
+    document = json.loads(out)
+    assert (code, err) == (0, "")
+    assert document["text"] == run(*GENERATE)[1].rstrip("\n")
+    assert len(document["log_probs"]) == len(document["tokens"])
+    assert document["draft"]["draft"] == "lookup"
+    assert document["figures"]["tokens"] == len(document["tokens"]) - 1
+
+
+def test_a_model_draft_and_every_setting_reach_the_loop(run) -> None:
+    settings = (
+        "--temperature",
+        "0.9",
+        "--top-k",
+        "9",
+        "--top-p",
+        "0.9",
+        "--min-p",
+        "0.01",
+        "--seed",
+        "4",
+        "--repetition-penalty",
+        "1.2",
+        "--presence-penalty",
+        "0.1",
+        "--frequency-penalty",
+        "0.1",
+        "--logit-bias",
+        "3=1.5",
+        "--ban-token",
+        "5",
+        "--ban-text",
+        "xy",
+        "--min-tokens",
+        "4",
+    )
+    code, out, _ = run(*GENERATE, "-d", "lookup", *settings)
+    assert code == 0
+    assert out == run(*GENERATE, *settings)[1]
+    assert out != run(*GENERATE)[1]
+    assert "f" not in out
+    for dropped in range(0, len(settings), 2):
+        if settings[dropped] in ("--logit-bias", "--seed"):
+            fewer = (*settings[:dropped], *settings[dropped + 2 :])
+            assert run(*GENERATE, *fewer)[1] != out, settings[dropped]
+    assert run(*GENERATE, "-d", "toy:4", "--verifier", "block", *settings)[0] == 0
+
+
+def test_the_prompt_may_come_from_stdin(run, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("abcabc"))
+    _, out, _ = run("generate", "toy:3", "--raw", "--max-tokens", "20")
+    assert out == run(*GENERATE)[1]
+
+
+def test_stops(run) -> None:
+    _, whole, _ = run(*GENERATE)
+    string = whole[3:5]
+    _, cut, _ = run(*GENERATE, "--stop", string)
+    assert cut.strip() == whole[: whole.index(string)].strip()
+
+
+BAD = {
+    "unknown verb": (("genrate",), "Did you mean 'generate'"),
+    "unknown model": (("generate", "smollm2-153m", "-p", "a"), "Did you mean 'smollm2-135m'"),
+    "missing file": (("generate", "no/such.gguf", "-p", "a"), "There is no file no/such.gguf"),
+    "demo model not pulled": (("generate", "smollm2-135m", "-p", "a"), "models pull smollm2-135m"),
+    "unknown engine": (("generate", "toy", "--engine", "toi", "-p", "a"), "Did you mean 'toy'"),
+    "unknown draft": ((*GENERATE, "-d", "lokup"), "no draft named 'lokup'. Did you mean 'lookup'"),
+    "missing draft": ((*GENERATE, "-d", "no/such.gguf"), "There is no file no/such.gguf"),
+    "draft option": ((*GENERATE, "-d", "lookup:mn_match=2"), "Did you mean 'min_match'"),
+    "draft value": ((*GENERATE, "-d", "lookup:min_match=two"), "must be a whole number"),
+    "draft form": ((*GENERATE, "-d", "lookup:min_match"), "NAME:KEY=VALUE"),
+    "model without one": ((*GENERATE, "-d", "model"), "Name the model itself"),
+    "option of none": ((*GENERATE, "-d", "none:x=1"), "has no option 'x'"),
+    "unknown verifier": ((*GENERATE, "--verifier", "chian"), "Did you mean 'chain'"),
+    "unknown demo name": (("models", "pull", "smollm"), "Did you mean 'smollm2-135m'"),
+    "empty prompt": (("generate", "toy", "-p", " "), "The prompt is empty"),
+    "long prompt": (("generate", "toy", "-p", "a" * 600), "600 tokens; the context of 512"),
+    "limit": ((*GENERATE, "-n", "-1"), "-1 is below 0"),
+    "limit of words": ((*GENERATE, "-n", "x"), "'x' is no whole number"),
+    "temperature": ((*GENERATE, "--temperature", "-0.5"), "temperature is -0.5. It must be 0"),
+    "top-p of 0": ((*GENERATE, "--top-p", "0"), "top_p is 0.0. It must be above 0"),
+    "top-p over 1": ((*GENERATE, "--top-p", "1.5"), "top_p is 1.5"),
+    "bias": ((*GENERATE, "--logit-bias", "3"), "Write TOKEN=X"),
+    "token": ((*GENERATE, "--ban-token", "99"), "banned_tokens names token 99"),
+    "unknown option": ((*GENERATE, "--temprature", "1"), "nrecognized arguments: --temprature"),
+    "option of another engine": ((*GENERATE, "--dtype", "float16"), "no option 'dtype'"),
+    "prompts missing": (("bench", "toy", "--prompts", "none.jsonl"), "none.jsonl can't be read"),
+    "out of reach": (("bench", "toy", "-o", "no/such/dir/x.json"), "can't be written"),
+    "system and raw": ((*GENERATE, "--system", "x"), "--system needs the chat template"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_clear_line_and_exit_code_2(run, case: str) -> None:
+    arguments, message = BAD[case]
+    code, out, err = run(*arguments)
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_draft_with_another_vocabulary_is_refused(run, monkeypatch) -> None:
+    from paceline.engines.toy import ToyEngine
+
+    def load(target, **options):
+        return ToyEngine(27, alphabet="zyxwvutsrqponmlkjihgfedcba ")
+
+    monkeypatch.setattr("paceline.drafts.create.engines.load", load)
+    code, _, err = run(*GENERATE, "-d", "toy:4")
+    assert code == 2
+    assert "token 0 is 'a' in the target and 'z' in the draft" in err
+    code, out, _ = run("check", "toy", "-d", "toy:4")
+    assert code == 1
+    assert "token 0 is 'a'" in out
+    assert "sound     NO" in out
+
+
+def prompts(tmp_path: Path) -> str:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "abcabc", "id": "one"}\nbroken\n{"prompt": "bab", "id": "two"}\n')
+    return str(path)
+
+
+def test_bench_prints_a_card_and_writes_a_file(run, tmp_path: Path) -> None:
+    code, out, err = run(
+        "bench",
+        "toy:3",
+        "-d",
+        "lookup",
+        "-n",
+        "2,5",
+        "--max-tokens",
+        "12",
+        "--prompts",
+        prompts(tmp_path),
+        "-o",
+        "out.json",
+    )
+    assert code == 0
+    assert "times as fast as plain decoding over all prompts" in out
+    assert "lookup -n 5" in out
+    assert "Line 2 is not JSON. Left out." in err
+    assert "Left out: Line 2 is not JSON." in out
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["complete"] is True
+    assert len(document["runs"]) == 6
+    assert document["command"][:2] == ["paceline", "bench"] or document["command"]
+
+
+def test_bench_json_prints_the_document(run, tmp_path: Path) -> None:
+    code, out, _ = run(
+        "bench",
+        "toy:3",
+        "--max-tokens",
+        "12",
+        "--json",
+        "--prompts",
+        prompts(tmp_path),
+        "-o",
+        "out.json",
+    )
+    assert code == 0
+    assert json.loads(out)["runs"] == json.loads((tmp_path / "out.json").read_text())["runs"]
+
+
+def test_an_interrupted_bench_writes_what_it_has(run, tmp_path: Path, monkeypatch) -> None:
+    import paceline.measure.bench as bench
+
+    real, calls = bench.decode, []
+
+    def interrupted(decoder, requests):
+        calls.append(1)
+        if len(calls) == 6:  # two of them warm up
+            raise KeyboardInterrupt
+        return real(decoder, requests)
+
+    monkeypatch.setattr(bench, "decode", interrupted)
+    code, out, err = run(
+        "bench", "toy:3", "--max-tokens", "12", "--prompts", prompts(tmp_path), "-o", "out.json"
+    )
+    assert code == 1
+    assert "Interrupted" in out
+    assert "kept" in err
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["complete"] is False
+    assert [r["id"] for r in document["runs"]] == ["one", "one", "two"]
+
+
+def test_a_full_disk_at_the_end_of_a_bench_is_said(run, tmp_path: Path, monkeypatch) -> None:
+    def full(self, *args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(b'{"prompt": "abcabc"}\n')
+    code, out, err = run("bench", "toy:3", "--max-tokens", "12", "--prompts", str(path))
+    assert code == 2
+    assert "times as fast" in out
+    assert "No space left on device" in err
+
+
+def test_check_says_what_fits_and_what_width_costs(run) -> None:
+    code, out, _ = run("check", "toy", "-d", "toy:4")
+    assert code == 0
+    for part in (
+        "fits: same 27 tokens",
+        "r(8)=",
+        "37 of 37",
+        "text equal to plain",
+        "sound     yes",
+    ):
+        assert part in out
+    code, out, _ = run("check", "toy", "-d", "lookup", "--json")
+    document = json.loads(out)
+    assert document["sound"] is True
+    assert [cost["width"] for cost in document["width_costs"]][:3] == [1, 2, 3]
+
+
+def test_list_shows_what_each_needs(run) -> None:
+    _, out, _ = run("list")
+    for name in ("llamacpp", "transformers", "toy", "lookup", "model", "none", "chain", "block"):
+        assert f"  {name} " in out
+    _, out, _ = run("list", "--json")
+    assert set(json.loads(out)) == {"engine", "draft", "verifier"}
+
+
+def test_models_lists_the_demo_models_and_their_state(run) -> None:
+    code, out, _ = run("models")
+    assert code == 0
+    for name in catalog.CATALOG:
+        assert name in out
+    assert "absent" in out
+    code, out, _ = run("models", "--json")
+    assert {entry["name"] for entry in json.loads(out)} == set(catalog.CATALOG)
+    code, _, err = run("models", "path", "smollm2-135m")
+    assert code == 2
+    assert "models pull smollm2-135m" in err
+
+
+@pytest.mark.parametrize(
+    "verb", [(), ("generate",), ("bench",), ("check",), ("models",), ("list",)]
+)
+def test_help_opens_with_two_examples(run, verb: tuple[str, ...]) -> None:
+    code, out, _ = run(*verb, "--help")
+    first, second = out.splitlines()[:2]
+    assert code == 0
+    assert first.startswith("  paceline ")
+    assert second.startswith("  paceline ")
+
+
+def test_the_reader_of_a_pipe_may_go_away(monkeypatch) -> None:
+    def gone(args):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("paceline.cli.list_.run", gone)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    assert main(["list"]) == 1

@@ -1,0 +1,18 @@
+"""What tests share: the one real model, and text to decode with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.models import catalog
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The demo model's GGUF file. `make test` pulls it; without it these tests are skipped."""
+    model = catalog.find("smollm2-135m")
+    if not catalog.is_present(model):
+        pytest.skip("run `paceline models pull smollm2-135m` first")
+    return catalog.path_of(model)
