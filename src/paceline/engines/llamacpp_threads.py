@@ -1,0 +1,46 @@
+"""How many threads llama.cpp should have on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def default_threads() -> int:
+    """The CPUs this process may run on, counted in physical cores where that can be known.
+
+    llama.cpp's threads wait for each other after every operation, so two on one core, or more
+    than a container's quota lets run at once, are slower than fewer.
+    """
+    cpus = _allowed_cpus()
+    cores = {_core(cpu) for cpu in cpus}
+    count = len(cpus) if None in cores else len(cores)
+    quota = _quota()
+    return max(1, count if quota is None else min(count, quota))
+
+
+def _allowed_cpus() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _core(cpu: int) -> tuple[str, str] | None:
+    folder = Path(_TOPOLOGY.format(cpu))
+    try:
+        package = (folder / "physical_package_id").read_text().strip()
+        return package, (folder / "core_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _quota() -> int | None:
+    """Whole CPUs that a control group (version 2) grants; None where it sets no limit."""
+    try:
+        granted, period = _QUOTA.read_text().split()
+        return max(1, int(granted) // int(period))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,117 @@
+"""The llama.cpp engine's tokenizer: text to tokens and back, names, chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llama_cpp")
+pytest.importorskip("gguf")
+
+import tiny_gguf
+
+from paceline.engines.llamacpp import LlamaCppEngine
+from paceline.errors import ModelError, PromptError
+
+
+@pytest.fixture
+def engine() -> Iterator[LlamaCppEngine]:
+    with tiny_gguf.load("llama", 64, 1) as engine:
+        yield engine
+
+
+WRITTEN = ["abba cab", "naïve 漢字 🙂👩‍👩‍👧", " a  b ", "", "\n\tx\x00y", "ab" * 500]
+
+
+@pytest.mark.parametrize("sentencepiece", [False, True])
+@pytest.mark.parametrize("written", WRITTEN)
+def test_text_to_tokens_to_text(written: str, sentencepiece: bool) -> None:
+    path = tiny_gguf.model("llama", sentencepiece=sentencepiece)
+    with LlamaCppEngine.load(path, context_size=64) as engine:
+        tokens = engine.tokenizer.encode(written)
+        assert engine.tokenizer.text_bytes(tokens).decode() == written
+
+
+def test_a_continuation_keeps_its_space() -> None:
+    with LlamaCppEngine.load(tiny_gguf.model("llama", sentencepiece=True)) as engine:
+        tokens = engine.tokenizer.encode("a ab")
+        cut = next(i for i, token in enumerate(tokens) if engine.tokenizer.piece(token) == "▁ab")
+        assert engine.tokenizer.text_bytes(tokens[:cut]) == b"a"
+        assert engine.tokenizer.text_bytes(tokens[cut:]) == b" ab"
+
+
+def test_tokens_have_names_and_bytes(engine: LlamaCppEngine) -> None:
+    tokenizer = engine.tokenizer
+    assert tokenizer.end_tokens == {1}
+    assert [tokenizer.piece(token) for token in (0, 1, 2 + ord("a"), 263, 264, -1)] == [
+        "<s>",
+        "</s>",
+        "a",
+        "",
+        "",
+        "",
+    ]
+    assert [tokenizer.token_bytes(token) for token in (0, 1, 2 + 0xF0, 2 + 32, 263, 999)] == [
+        b"",
+        b"",
+        b"\xf0",
+        b" ",
+        b"",
+        b"",
+    ]
+
+
+def test_special_tokens_in_a_prompt_are_recognised(engine: LlamaCppEngine) -> None:
+    assert engine.tokenizer.encode("a</s>") == [0, 2 + ord("a"), 1]
+
+
+def test_half_a_surrogate_pair_is_refused(engine: LlamaCppEngine) -> None:
+    with pytest.raises(PromptError, match="Character 2 of the text"):
+        engine.tokenizer.encode("ab\ud83d")
+
+
+def test_a_chat_goes_through_the_models_template(engine: LlamaCppEngine) -> None:
+    tokens = engine.tokenizer.encode_chat([{"role": "user", "content": "cab"}])
+    assert tokens[0] == 0
+    assert 0 not in tokens[1:]
+    assert engine.tokenizer.decode(tokens) == "user: cab\nassistant:"
+
+
+def load_with(template: str | None, folder: Path) -> LlamaCppEngine:
+    path = tiny_gguf.write(folder / "m.gguf", "llama", template=template)
+    return LlamaCppEngine.load(str(path), context_size=64)
+
+
+def test_no_chat_template_is_an_error(tmp_path: Path) -> None:
+    with (
+        load_with(None, tmp_path) as engine,
+        pytest.raises(ModelError, match=r"m\.gguf has no chat template"),
+    ):
+        engine.tokenizer.encode_chat([{"role": "user", "content": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('no system role') }}", "no system role"),
+        ("{{ messages[9].content }}", "no element 9"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{% if %}", "Expected an expression"),
+    ],
+)
+def test_a_template_that_fails_is_an_error(template: str, message: str, tmp_path: Path) -> None:
+    with load_with(template, tmp_path) as engine, pytest.raises(PromptError, match=message):
+        engine.tokenizer.encode_chat([{"role": "user", "content": "a"}])
+
+
+def test_templates_have_what_they_are_written_for(tmp_path: Path) -> None:
+    template = (
+        "{% generation %}{{ strftime_now('%Y')|length }}{% endgeneration %}"
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m|tojson }}"
+        "{% endfor %}"
+    )
+    with load_with(template, tmp_path) as engine:
+        tokens = engine.tokenizer.encode_chat([{"role": "user", "content": "ä"}] * 2)
+        assert engine.tokenizer.decode(tokens) == '4{"role": "user", "content": "ä"}'
