@@ -76,6 +76,7 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         "-o", "--out", metavar="FILE", help="the JSON file (default: paceline-bench-DATE-TIME.json)"
     )
     parser.add_argument("--json", action="store_true", help="print the JSON document, not the card")
+    options.add_draft_loading(parser)
     options.add_sampling(parser)
     parser.set_defaults(run=run)
 

@@ -40,8 +40,8 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     options.add_target(parser)
     parser.add_argument("-d", "--draft", metavar="DRAFT", help=options.DRAFT_HELP)
-    parser.add_argument("--draft-engine", metavar="NAME", help="force the engine of a model draft")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    options.add_draft_loading(parser)
     parser.set_defaults(run=run)
 
 

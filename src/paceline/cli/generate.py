@@ -81,6 +81,7 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         help="with --json: the target's log-probability of each token",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    options.add_draft_loading(parser)
     options.add_sampling(parser)
     parser.set_defaults(run=run)
 

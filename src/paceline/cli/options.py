@@ -54,12 +54,20 @@ def _place(args: argparse.Namespace) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def add_verifier(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--draft-engine",
-        metavar="NAME",
-        help="force the engine of a model draft (default: told from its file)",
+def add_draft_loading(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("loading a model draft")
+    group.add_argument(
+        "--draft-engine", metavar="NAME", help="force its engine (default: told from its file)"
     )
+    group.add_argument(
+        "--draft-context",
+        type=at_least(2),
+        metavar="TOKENS",
+        help="its context size; behind it the target goes on alone (default: as for the target)",
+    )
+
+
+def add_verifier(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verifier",
         default="chain",
@@ -69,7 +77,13 @@ def add_verifier(parser: argparse.ArgumentParser) -> None:
 
 
 def load_draft(args: argparse.Namespace, spec: str, target: Engine) -> Draft:
-    return create_draft(spec, target, engine=args.draft_engine, **_place(args))
+    return create_draft(
+        spec,
+        target,
+        engine=args.draft_engine,
+        context_size=args.draft_context or args.context,
+        **_place(args),
+    )
 
 
 def find_verifier(name: str) -> Verifier:
