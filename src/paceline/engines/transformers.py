@@ -1,0 +1,256 @@
+"""Any causal language model of the transformers library, on CPU or CUDA.
+
+Tokens of all sequences go through the model as one row, without padding; only attention tells
+them apart (see `transformers_cache`). A sequence is a slot of one cache made when loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as AbstractSequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+
+from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
+from paceline.engines.transformers_cache import KeyValueCache, Piece, Plan
+from paceline.engines.transformers_load import Loaded, load_model, readable
+from paceline.engines.transformers_tokenizer import TransformersTokenizer
+from paceline.engines.transformers_trial import Trial, run, try_out
+from paceline.errors import SettingError, unknown_name
+from paceline.types import Array
+
+DEFAULT_CONTEXT = 4096
+FORWARD_TOKENS = 512
+"""Most tokens in one forward: longer prompts are fed in parts, so that what a forward needs
+beside weights and cache stays small."""
+
+
+class TransformersSequence(Sequence):
+    def __init__(self, engine: TransformersEngine, slot: int) -> None:
+        super().__init__()
+        self._engine = engine
+        self.slot = slot
+
+    def fork(self) -> TransformersSequence:
+        twin = self._engine.open()
+        with torch.inference_mode():
+            self._engine.cache.copy(self.slot, twin.slot, self.length)
+        twin.tokens = list(self.tokens)
+        return twin
+
+    def _rewind(self, length: int) -> None:
+        """Nothing to do: what lies behind a sequence's length is overwritten, never read."""
+
+    def _close(self) -> None:
+        self._engine.free_slots.append(self.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The tokens `first` to `first + count` of a job, of whose rows the last `rows` are wanted."""
+
+    number: int
+    first: int
+    count: int
+    rows: int
+
+
+class TransformersEngine(Engine):
+    """A causal language model in torch.
+
+    target           a model directory, a GGUF file (converted once), or a hub name
+    context_size     most tokens a sequence holds; by default what the model was made for, at most
+                     4096
+    max_sequences    slots in the cache
+    dtype            auto, float32, bfloat16 or float16; auto takes the checkpoint's on CUDA, and
+                     on a CPU bfloat16 where it multiplies that itself, else float32
+    device           cpu, cuda or cuda:NUMBER; by default CUDA where there is one
+    threads          CPU threads; torch has one number for the whole process
+    """
+
+    name = "transformers"
+    needs = "pip install paceline[transformers]; model directories, hub names and GGUF files"
+
+    def __init__(self, target: str, loaded: Loaded, context_size: int, max_sequences: int) -> None:
+        self.model = target
+        self._loaded, self._model = loaded, loaded.model
+        self.vocabulary_size = self._model.get_output_embeddings().weight.shape[0]
+        self.capabilities = Capabilities(context_size=context_size, max_sequences=max_sequences)
+        generation = getattr(self._model, "generation_config", None)
+        self.tokenizer = TransformersTokenizer(
+            loaded.tokenizer, listed(getattr(generation, "eos_token_id", None))
+        )
+        self.cache = KeyValueCache(max_sequences, context_size)
+        self.free_slots = list(reversed(range(max_sequences)))
+        self._trial: Trial = try_out(target, self._model, self.vocabulary_size, loaded.dtype)
+
+    @classmethod
+    def load(
+        cls,
+        target: str,
+        *,
+        context_size: int | None = None,
+        max_sequences: int = 1,
+        dtype: str | None = None,
+        device: str | None = None,
+        threads: int | None = None,
+        **options: Any,
+    ) -> TransformersEngine:
+        """Load a model. Raises ModelError if it can't be found, read or rewound."""
+        if options:
+            known = ["dtype", "device", "threads", "context_size", "max_sequences"]
+            raise unknown_name("option of the transformers engine", min(options), known)
+        for setting, value in (("max_sequences", max_sequences), ("threads", threads)):
+            if value is not None and value < 1:
+                raise SettingError(f"{setting} is {value}.", "It must be 1 or more.")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        loaded = load_model(target, dtype, device)
+        size = fitting_context(target, loaded.model.config, context_size)
+        with readable(target):
+            return cls(target, loaded, size, max_sequences)
+
+    def open(self) -> TransformersSequence:
+        if not self.free_slots:
+            raise too_many_sequences(self.capabilities.max_sequences)
+        return TransformersSequence(self, self.free_slots.pop())
+
+    def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
+        rows: list[list[Array]] = [[] for _ in jobs]
+        with torch.inference_mode():
+            for parts in forwards(jobs):
+                logits = self._forward(jobs, parts)
+                begin = 0
+                for part in parts:
+                    if part.rows:
+                        rows[part.number].append(logits[begin : begin + part.rows])
+                    begin += part.rows
+        # Copies, because tensors of inference mode can't be changed in place by whoever gets them.
+        return [found[0].clone() if len(found) == 1 else torch.cat(found) for found in rows]
+
+    def _forward(self, jobs: AbstractSequence[Job], parts: list[Part]) -> Array:
+        """The wanted rows of one forward: float32, shape (rows, vocabulary_size)."""
+        pieces: list[Piece] = []
+        tokens: list[int] = []
+        for part in parts:
+            job = jobs[part.number]
+            sequence: Any = job.sequence
+            pieces.append(Piece(sequence.slot, sequence.length + part.first, part.count))
+            tokens.extend(job.tokens[part.first : part.first + part.count])
+        return run(self._model, Plan(self.cache, pieces, self._trial.windows), tokens, kept(parts))
+
+    def facts(self) -> dict[str, Any]:
+        capabilities, by_layer = self.capabilities, self._trial.bytes_per_token
+        held = capabilities.context_size * capabilities.max_sequences
+        facts = {
+            "engine": self.name,
+            "model": self.model,
+            "architecture": type(self._model).__name__,
+            "device": str(self._loaded.device),
+            "dtype": self._loaded.dtype,
+            "dtype_reason": self._loaded.dtype_reason,
+            "threads": torch.get_num_threads(),
+            "weights_bytes": self._trial.weights_bytes,
+            "cache_bytes": held * sum(by_layer.values()),
+            "context_size": capabilities.context_size,
+            "max_sequences": capabilities.max_sequences,
+            "attention": "ragged batch without padding, torch scaled_dot_product_attention",
+            "weights_first_layers": self._trial.quickened_layers,
+            "self_test_error": self._trial.error,
+            "torch_version": torch.__version__,
+            "transformers_version": transformers.__version__,
+        }
+        if self._loaded.converted:
+            facts["converted_to"] = self._loaded.converted
+        return facts | self._window_facts()
+
+    def _window_facts(self) -> dict[str, Any]:
+        """What keeping sliding windows whole costs, if the model has any."""
+        windows = {at: size for at, size in self._trial.windows.items() if size}
+        if not windows:
+            return {}
+        context, sequences = self.capabilities.context_size, self.capabilities.max_sequences
+        extra = sum(
+            max(0, context - window) * self._trial.bytes_per_token[at]
+            for at, window in windows.items()
+        )
+        return {
+            "sliding_window_tokens": max(windows.values()),
+            "sliding_window_layers": len(windows),
+            "sliding_window_kept": "whole, so that it can be rewound",
+            "sliding_window_extra_bytes": extra * sequences,
+        }
+
+    def close(self) -> None:
+        self._model = None
+        self._loaded = None  # type: ignore[assignment]
+        self.cache = KeyValueCache(0, 0)
+        self.free_slots = []
+
+
+def listed(tokens: int | list[int] | None) -> list[int]:
+    return [] if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
+
+
+def forwards(jobs: AbstractSequence[Job], limit: int = FORWARD_TOKENS) -> Iterator[list[Part]]:
+    """Cut jobs into forwards of at most `limit` tokens, each a list of parts in job order."""
+    parts: list[Part] = []
+    room = limit
+    for number, job in enumerate(jobs):
+        first, total = 0, len(job.tokens)
+        while first < total:
+            count = min(room, total - first)
+            unwanted = total - job.rows - first
+            parts.append(Part(number, first, count, max(0, count - max(0, unwanted))))
+            first, room = first + count, room - count
+            if not room:
+                yield parts
+                parts, room = [], limit
+    if parts:
+        yield parts
+
+
+def kept(parts: list[Part]) -> int | list[int]:
+    """Which rows need logits, as transformers' `logits_to_keep` wants it: the last ones as a
+    number, others as a list."""
+    if len(parts) == 1 and parts[0].rows:
+        return parts[0].rows
+    rows: list[int] = []
+    end = 0
+    for part in parts:
+        end += part.count
+        rows.extend(range(end - part.rows, end))
+    return 0 if len(rows) == end else rows
+
+
+def fitting_context(target: str, config: Any, asked: int | None) -> int:
+    """The context to give a sequence. Raises SettingError for one the model can't keep to."""
+    text = config.get_text_config(decoder=True)
+    longest = longest_context(text)
+    if asked is None:
+        return min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    if asked < 1 or (longest and asked > longest):
+        raise SettingError(
+            f"context_size is {asked}.",
+            f"{target} takes 1 to {longest}." if longest else "It must be 1 or more.",
+        )
+    return asked
+
+
+def longest_context(config: Any) -> int | None:
+    """Most tokens the model's positions are good for; None if it doesn't say.
+
+    Long rotary scalings that change with the length of what shares a forward would make a row
+    depend on its neighbours, so such models are held to the length before the change.
+    """
+    ropes = getattr(config, "rope_parameters", None) or {}
+    limits = [getattr(config, "max_position_embeddings", None)]
+    limits += [
+        rope.get("original_max_position_embeddings")
+        for rope in (ropes, *(value for value in ropes.values() if isinstance(value, dict)))
+        if rope.get("rope_type") in ("longrope", "dynamic")
+    ]
+    return min((limit for limit in limits if limit), default=None)
