@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline import Sampling, StopConditions, generate
+from paceline import Request, Sampling, StopConditions, decode, fixed, generate
 from paceline.decode.generate import Generation
+from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.base import Job
@@ -22,6 +23,7 @@ from paceline.measure.selfcheck import check_bookkeeping
 from paceline.measure.stats import Pair, speed_ratio
 from paceline.measure.widths import width_costs
 from paceline.measure.workload import Workload, WorkloadPrompt, built_in, read_workload
+from paceline.verify.chain import ChainVerifier
 
 
 def write(path: Path, *lines: str) -> str:
@@ -100,14 +102,27 @@ def test_the_first_difference() -> None:
     assert first_difference([1, 2], [1, 2, 3]) == 2
 
 
-def greedy(engine: ToyEngine, limit: int, prompt: list[int]) -> Generation:
-    from paceline import Request, decode, fixed
-    from paceline.decode.step import Decoder
-    from paceline.verify.chain import ChainVerifier
+def asked(prompt: list[int], **sampling) -> Request:
+    return Request(
+        prompt=tuple(prompt),
+        sampling=Sampling(**sampling),
+        stop=StopConditions(max_tokens=120),
+        margins=True,
+    )
 
+
+def greedy(engine: ToyEngine, limit: int, prompt: list[int], **sampling) -> Generation:
     decoder = Decoder(engine, {"lookup": LookupDraft()}, ChainVerifier(), fixed("lookup", limit))
-    request = Request(prompt=tuple(prompt), margins=True, stop=StopConditions(max_tokens=120))
-    return decode(decoder, [request])[0]
+    return decode(decoder, [asked(prompt, **sampling)])[0]
+
+
+def test_margins_are_those_of_the_processed_logits() -> None:
+    settings = {"repetition_penalty": 1.4, "logit_bias": {2: 0.7}, "min_tokens": 30}
+    engine = ToyEngine(6, seed=3, end_tokens=(5,))
+    plain = greedy(engine, 0, [1, 2, 3], **settings)
+    request = asked([1, 2, 3], **settings)
+    assert block_margins(engine, request, plain.tokens, 4) == pytest.approx(plain.margins)
+    assert min(plain.margins) >= 0
 
 
 def test_a_flip_by_rounding_is_called_numeric() -> None:
@@ -115,7 +130,7 @@ def test_a_flip_by_rounding_is_called_numeric() -> None:
     for start in range(6):
         prompt = [start, 1, 2, start]
         plain, drafted = greedy(engine, 0, prompt), greedy(engine, 4, prompt)
-        told = explain(engine, prompt, plain.tokens, drafted.tokens, plain.margins, 5)
+        told = explain(engine, asked(prompt), plain.tokens, drafted.tokens, plain.margins, 5)
         if told is not None:
             found += 1
             assert told.numeric, told
@@ -128,10 +143,10 @@ def test_a_flip_that_width_cannot_explain_is_called_a_fault() -> None:
     plain = greedy(engine, 0, [1, 2, 3])
     wrong = list(plain.tokens)
     wrong[7] = (wrong[7] + 1) % 6
-    told = explain(engine, [1, 2, 3], plain.tokens, wrong, plain.margins, 5)
+    told = explain(engine, asked([1, 2, 3]), plain.tokens, wrong, plain.margins, 5)
     assert (told.position, told.numeric, told.verdict) == (7, False, "fault")
     assert told.margin == pytest.approx(plain.margins[7])
-    longer = explain(engine, [1, 2, 3], plain.tokens, [*plain.tokens, 1], plain.margins, 5)
+    longer = explain(engine, asked([1, 2, 3]), plain.tokens, [*plain.tokens, 1], plain.margins, 5)
     assert not longer.numeric
 
 
@@ -139,7 +154,8 @@ def test_block_margins_are_plain_margins_on_an_exact_engine() -> None:
     engine = ToyEngine(6, seed=3)
     plain = greedy(engine, 0, [1, 2, 3])
     for width in (1, 2, 5, 64):
-        assert block_margins(engine, [1, 2, 3], plain.tokens, width) == list(plain.margins)
+        again = block_margins(engine, asked([1, 2, 3]), plain.tokens, width)
+        assert again == list(plain.margins)
     assert engine.sequences_open == 0
 
 
@@ -217,13 +233,13 @@ def test_bench_runs_everything_interleaved_and_adds_up() -> None:
         [lookup_configuration(2), lookup_configuration(4)],
         toy_workload(),
         max_tokens=20,
-        on_run=order.append,
+        on_progress=lambda *names: order.append(names),
     )
     assert result.complete
-    assert [run.prompt.id for run in order] == [f"p{i}" for i in range(5) for _ in range(3)]
-    first = [run.configuration for run in order[::3]]
+    assert [prompt for prompt, _ in order] == [f"p{i}" for i in range(5) for _ in range(3)]
+    first = [configuration for _, configuration in order[::3]]
     assert first == ["plain", "lookup -n 2", "lookup -n 4", "plain", "lookup -n 2"]
-    assert all(run.equal_to_plain for run in order if run.configuration != "plain")
+    assert all(run.equal_to_plain for run in result.runs if run.configuration != "plain")
     document = as_document(result)
     json.loads(json.dumps(document, allow_nan=False))
     for configuration in document["configurations"]:

@@ -16,7 +16,7 @@ from paceline.cli.parser import Parser, at_least, limits
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
 from paceline.errors import DataError
-from paceline.measure.bench import BenchResult, Configuration, Run, as_document, run_bench
+from paceline.measure.bench import BenchResult, Configuration, as_document, run_bench
 from paceline.measure.card import card
 from paceline.measure.workload import built_in, read_workload
 
@@ -115,8 +115,8 @@ def _measure(
     total = (len(configurations) + 1) * len(result.workload.prompts) * repeats
     with tqdm(total=total, unit="run", file=sys.stderr, dynamic_ncols=True) as bar:
 
-        def show(run: Run) -> None:
-            bar.set_postfix_str(f"{run.prompt.id}, {run.configuration}")
+        def show(prompt: str, configuration: str) -> None:
+            bar.set_postfix_str(f"{prompt}, {configuration}")
             bar.update()
 
         try:
@@ -127,7 +127,7 @@ def _measure(
                 max_tokens=result.max_tokens,
                 sampling=result.sampling,
                 repeats=repeats,
-                on_run=show,
+                on_progress=show,
                 result=result,
             )
         except KeyboardInterrupt:

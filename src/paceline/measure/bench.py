@@ -102,7 +102,7 @@ def run_bench(
     max_tokens: int,
     sampling: Sampling | None = None,
     repeats: int = 1,
-    on_run: Callable[[Run], None] = lambda _: None,
+    on_progress: Callable[[str, str], None] = lambda *_: None,
     result: BenchResult | None = None,
 ) -> BenchResult:
     """Decode every prompt plainly and in each configuration.
@@ -111,8 +111,8 @@ def run_bench(
     drift falls on all alike; every run starts with an empty sequence and a fresh draft state. A
     prompt that fails is left out of all configurations and named in `failed`.
 
-    on_run    called after each finished run
-    result    filled as runs finish, so that an interrupt loses nothing
+    on_progress    called with prompt and configuration when a run has been decoded
+    result         filled as prompts finish, so that an interrupt loses nothing
     """
     sampling = sampling or Sampling()
     every = [Configuration(PLAIN), *configurations]
@@ -123,7 +123,7 @@ def run_bench(
         prompt = workload.prompts[number % len(workload.prompts)]
         turn = number % len(every)
         try:
-            _run_prompt(engine, every[turn:] + every[:turn], prompt, result, on_run)
+            _run_prompt(engine, every[turn:] + every[:turn], prompt, result, on_progress)
         except PacelineError as error:
             result.runs = [run for run in result.runs if run.prompt.id != prompt.id]
             result.failed.append(f"{prompt.id}: {error}")
@@ -153,7 +153,7 @@ def _run_prompt(
     configurations: Sequence[Configuration],
     prompt: WorkloadPrompt,
     result: BenchResult,
-    on_run: Callable[[Run], None],
+    on_progress: Callable[[str, str], None],
 ) -> None:
     request = Request(
         prompt=prompt.tokens(engine),
@@ -165,13 +165,12 @@ def _run_prompt(
     try:
         for configuration in configurations:
             [done[configuration.name]] = decode(_decoder(engine, configuration), [request])
+            on_progress(prompt.id, configuration.name)
     finally:
         # Also after an interrupt: what was measured is kept.
         for configuration in configurations:
             if configuration.name in done:
-                run = _run(engine, configuration, prompt, request, done)
-                result.runs.append(run)
-                on_run(run)
+                result.runs.append(_run(engine, configuration, prompt, request, done))
 
 
 def _run(
@@ -188,7 +187,7 @@ def _run(
         equal = generation.tokens == plain.tokens
         divergence = explain(
             engine,
-            request.prompt,
+            request,
             plain.tokens,
             generation.tokens,
             plain.margins,

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import numpy as np
-
 from paceline.engines.base import Engine, Job
-from paceline.sampling.rows import margin
+from paceline.sampling.history import History
+from paceline.sampling.rows import RowLaws
+from paceline.types import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Divergence:
     plain_token     what plain decoding emitted there (None: it had ended)
     drafted_token   what drafted decoding emitted there (None: it had ended)
     margin          plain's top-2 logit gap there
-    movement        largest change of a top-2 gap that width alone caused before there
+    movement        largest change of a top-2 gap that width alone caused in plain's output
     numeric         whether width alone can explain the difference; otherwise it is a fault
     """
 
@@ -52,7 +52,7 @@ def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None
 
 def explain(
     engine: Engine,
-    prompt: Sequence[int],
+    request: Request,
     plain: Sequence[int],
     drafted: Sequence[int],
     margins: Sequence[float],
@@ -61,7 +61,7 @@ def explain(
     """The first difference between two greedy outputs and its cause; None if they are equal.
 
     margins    plain decoding's top-2 gap of each output token (`Request.margins`)
-    width      rows of a drafted forward
+    width      most rows of a drafted forward
     """
     position = first_difference(plain, drafted)
     if position is None:
@@ -69,28 +69,51 @@ def explain(
     if position >= len(plain):
         # Plain had ended and drafted went on: no tie can do that.
         return Divergence(position, None, drafted[position], float("inf"), 0.0, numeric=False)
-    again = block_margins(engine, prompt, plain[: position + 1], max(2, width))
-    movement = float(np.max(np.abs(np.asarray(again) - np.asarray(margins[: position + 1]))))
     gap = margins[position]
+    movement = largest_movement(engine, request, plain, margins, width)
     other = drafted[position] if position < len(drafted) else None
     return Divergence(position, plain[position], other, gap, movement, numeric=gap <= movement)
 
 
+def largest_movement(
+    engine: Engine,
+    request: Request,
+    output: Sequence[int],
+    margins: Sequence[float],
+    width: int,
+) -> float:
+    """The largest change of a margin when an output is scored in blocks of 2 and of `width` rows.
+
+    margins    the output's, scored one row at a time
+    """
+    changes = [0.0]
+    for rows in {2, max(2, width)}:
+        again = block_margins(engine, request, output, rows)
+        changes += [abs(ours - theirs) for ours, theirs in zip(again, margins, strict=True)]
+    return max(changes)
+
+
 def block_margins(
-    engine: Engine, prompt: Sequence[int], output: Sequence[int], width: int
+    engine: Engine, request: Request, output: Sequence[int], width: int
 ) -> list[float]:
     """The margin of every output token when a fresh sequence scores them `width` at a time."""
-    sequence = engine.open()
+    sequence, history = engine.open(), History(request.prompt)
+    ends = set() if request.stop.ignore_end else engine.tokenizer.end_tokens
+    stop_tokens = {*ends, *request.stop.tokens}
     try:
-        tokens = [*prompt, *output]
-        first = len(prompt) - 1
+        tokens = [*request.prompt, *output]
+        first = len(request.prompt) - 1
         if first:
             engine.score([Job(sequence, tokens[:first])])
         found: list[float] = []
         for start in range(first, len(tokens) - 1, width):
             block = tokens[start : min(start + width, len(tokens) - 1)]
             [rows] = engine.score([Job(sequence, block, len(block))])
-            found += [margin(row, tokens[start + i + 1]) for i, row in enumerate(rows)]
+            laws = RowLaws(rows, request.sampling, history, block[1:], stop_tokens)
+            following = tokens[start + 1 : start + 1 + len(block)]
+            found += [laws.margin(row, token) for row, token in enumerate(following)]
+            for token in following:
+                history.commit(token)
         return found
     finally:
         sequence.close()

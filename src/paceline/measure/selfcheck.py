@@ -15,7 +15,7 @@ from paceline.decode.step import Decoder
 from paceline.drafts.base import Context, Draft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.base import Engine
-from paceline.measure.divergence import Divergence, block_margins, explain
+from paceline.measure.divergence import Divergence, explain, largest_movement
 from paceline.types import Proposal, Request, StopConditions
 from paceline.verify.chain import ChainVerifier
 
@@ -93,24 +93,18 @@ def check_bookkeeping(
     rejections = _rejections(itself)
 
     def difference(generation: Generation) -> Divergence | None:
-        return explain(engine, prompt, plain.tokens, generation.tokens, plain.margins, limit + 1)
+        return explain(engine, request, plain.tokens, generation.tokens, plain.margins, limit + 1)
 
     return SelfCheck(
         proposed=itself.figures.proposed,
         accepted=itself.figures.accepted,
         rejections=rejections,
         largest_gap=max((itself.margins[i] for i in rejections), default=None),
-        movement=_movement(engine, prompt, itself.tokens, limit + 1),
+        movement=largest_movement(engine, request, plain.tokens, plain.margins, limit + 1),
         divergence=difference(itself),
         rewinds=sum(round.accepted < round.proposed for round in rewound.rounds),
         rewound=difference(rewound),
     )
-
-
-def _movement(engine: Engine, prompt: Sequence[int], output: Sequence[int], width: int) -> float:
-    wide = block_margins(engine, prompt, output, width)
-    narrow = block_margins(engine, prompt, output, 1)
-    return max(abs(a - b) for a, b in zip(wide, narrow, strict=True))
 
 
 def _decode(engine: Engine, draft: Draft | None, limit: int, request: Request) -> Generation:
