@@ -26,12 +26,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--limit", type=int, default=15)
+    parser.add_argument("--draft", default="lookup:min_match=1,reach=4")
     parser.add_argument("--categories")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     engine = load(args.model, engine="transformers", dtype=args.dtype, context_size=2048)
-    draft = create_draft("lookup", engine) if args.mode == "lookup" else None
-    directory = engine.facts().get("directory", args.model)
+    draft = create_draft(args.draft, engine) if args.mode == "lookup" else None
+    directory = engine.facts().get("converted_to", args.model)
     peer = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, args.dtype)).eval()
     options: dict[str, Any] = {"do_sample": False, "pad_token_id": 0}
     if args.mode == "lookup":
@@ -39,8 +40,9 @@ def main() -> None:
 
     def ours(tokens: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         stop = StopConditions(max_tokens=args.tokens)
+        started = perf_counter()
         done = generate(engine, tokens, stop=stop, draft=draft, limit=args.limit)
-        return done.figures.decode_s, done.tokens
+        return perf_counter() - started - done.figures.prefill_s, done.tokens
 
     def their_seconds(tokens: tuple[int, ...], count: int) -> tuple[float, tuple[int, ...]]:
         ids = torch.tensor([tokens])
@@ -60,7 +62,7 @@ def main() -> None:
         side(chosen[0].tokens(engine)[:64])
     result = interleaved(engine, chosen, ours, theirs)
     name = f"transformers-{args.mode}-{args.dtype}-{Path(args.model).name}"
-    write(name, {"target": engine.facts(), "limit": args.limit, **result})
+    write(name, {"target": engine.facts(), "draft": args.draft, "limit": args.limit, **result})
     print(result["ratio"], result["by_category"])
 
 

@@ -35,6 +35,10 @@ class PairError(PacelineError):
     """A draft doesn't fit its target."""
 
 
+class DraftError(PacelineError):
+    """A draft offered what no draft may offer; its author is to blame, not the user."""
+
+
 class NumericError(PacelineError):
     """A model gave a row of logits that is no distribution (NaN, or nothing finite)."""
 

@@ -45,6 +45,6 @@ def find(kind: str, name: str) -> Any:
     entry = registered[name]
     try:
         return entry.load()
-    except ImportError as error:
+    except Exception as error:  # whatever another package, or a library of ours, does on import
         extra = f"pip install 'paceline[{name}]'" if _is_ours(entry) else "Install it."
         raise SettingError(f"The {kind} {name!r} can't be imported: {error}.", extra) from error

@@ -66,7 +66,9 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 or more")
+        # Beyond these bounds float32 logits overflow, and the law would be no law.
+        sensible = self.temperature == 0 or 1e-6 <= self.temperature <= 1e6
+        _require(sensible, "temperature", self.temperature, "0 (greedy) or from 1e-6 to 1e6")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "from 0 to 1")
@@ -138,8 +140,10 @@ class Request:
     margins: bool = False
 
     def __post_init__(self) -> None:
-        limit = self.draft_limit
+        limit, most = self.draft_limit, self.stop.max_tokens
         _require(limit is None or limit >= 0, "draft_limit", limit, "0 or more")
+        least = self.sampling.min_tokens
+        _require(most is None or least <= most, "min_tokens", least, f"at most max_tokens, {most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ class Round:
     proposed         drafted tokens judged; those after a stop inside the block are not counted
     accepted         drafted tokens emitted (bonus and replacement excluded)
     emitted          tokens emitted, bonus or replacement included
-    source           name of the draft, or None if none was asked
+    source           name of the draft that was asked, or None
     width            rows scored in the target's forward
     context          tokens committed before the round
     prefill          the round read the prompt; it is kept out of decode figures

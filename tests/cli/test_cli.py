@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import main
+from paceline.errors import DownloadError
 from paceline.models import catalog
 
 
@@ -35,7 +36,7 @@ GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
 
 def test_generate_prints_text_and_one_line_of_figures(run) -> None:
     code, out, err = run(*GENERATE)
-    drafted = run(*GENERATE, "-d", "lookup")
+    drafted = run(*GENERATE, "-d", "lookup:min_match=1")
     assert code == drafted[0] == 0
     assert out == drafted[1]
     assert out.endswith("\n")
@@ -124,6 +125,17 @@ BAD = {
     "unknown demo name": (("models", "pull", "smollm"), "Did you mean 'smollm2-135m'"),
     "empty prompt": (("generate", "toy", "-p", " "), "The prompt is empty"),
     "long prompt": (("generate", "toy", "-p", "a" * 600), "600 tokens; the context of 512"),
+    "limit without a draft": ((*GENERATE, "-n", "3"), "-n is 3 and there is no draft"),
+    "logprobs in plain text": ((*GENERATE, "--logprobs"), "Add --json"),
+    "model option for lookup": ((*GENERATE, "-d", "lookup", "--draft-context", "9"), "is no model"),
+    "json elsewhere": (("models", "--json", "path", "smollm2-135m"), "for the list of models"),
+    "very long name": (("generate", "x" * 300 + "/y", "-p", "a"), "can't be read"),
+    "not the toy": (("generate", "no/such.gguf", "--engine", "toy", "-p", "a"), "no toy model"),
+    "odd seed": (("generate", "toy:²", "-p", "a"), "no toy model"),
+    "infinite reach": ((*GENERATE, "-d", "lookup:reach=inf"), "reach is inf"),
+    "draft named twice": (("bench", "toy", "-d", "lookup", "-d", "lookup"), "named twice"),
+    "category": (("bench", "toy", "--categories", "edit,maht"), "Did you mean 'maths'"),
+    "stop token": ((*GENERATE, "--stop-token", "99"), "Token 99"),
     "limit": ((*GENERATE, "-n", "-1"), "-1 is below 0"),
     "limit of words": ((*GENERATE, "-n", "x"), "'x' is no whole number"),
     "temperature": ((*GENERATE, "--temperature", "-0.5"), "temperature is -0.5. It must be 0"),
@@ -148,6 +160,75 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(run, case: str) -> None:
     assert len(err.splitlines()) == 1, err
     assert message in err
     assert "Traceback" not in err
+
+
+def test_a_file_that_is_no_model_is_refused(run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    code, _, err = run("generate", "notes.txt", "-p", "a")
+    assert code == 2
+    assert "notes.txt is not a model: it does not begin as a GGUF file." in err
+
+
+def test_a_truncated_model_is_refused(run, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00" + bytes(8))
+    code, out, err = run("generate", "cut.gguf", "-p", "a")
+    assert (code, out) == (2, "")
+    assert "cut.gguf" in err
+    assert "can't be loaded" in err
+
+
+def test_a_checksum_mismatch_is_one_line(run, monkeypatch) -> None:
+    def mismatch(model):
+        raise DownloadError("smollm2 has checksum 1, expected 2.", "Pull it again.")
+
+    monkeypatch.setattr("paceline.models.pull.pull", mismatch)
+    assert run("models", "pull", "smollm2-135m") == (
+        2,
+        "",
+        "paceline models: smollm2 has checksum 1, expected 2. Pull it again.\n",
+    )
+
+
+def test_a_prompt_that_is_no_utf_8_is_refused(run, monkeypatch) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", stdin)
+    code, _, err = run("generate", "toy", "--raw")
+    assert code == 2
+    assert "no UTF-8" in err
+
+
+def test_a_bench_without_any_measured_prompt_is_a_failure(run, tmp_path: Path) -> None:
+    code, out, err = run("bench", "toy:3")  # the built-in prompts are not in its letters
+    assert (code, out) == (2, "")
+    assert "No prompt was measured. edit: The toy vocabulary has no" in err
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_failed_start_leaves_no_file(run, tmp_path: Path) -> None:
+    assert run("bench", "no/such.gguf")[0] == 2
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_whatever_ends_a_bench_what_was_measured_is_written(
+    run, tmp_path: Path, monkeypatch
+) -> None:
+    import paceline.measure.bench as bench
+
+    real, calls = bench.decode, []
+
+    def faulty(decoder, requests):
+        calls.append(1)
+        if len(calls) == 6:
+            raise RuntimeError("a plugin's fault")
+        return real(decoder, requests)
+
+    monkeypatch.setattr(bench, "decode", faulty)
+    with pytest.raises(RuntimeError):
+        run(
+            "bench", "toy:3", "--max-tokens", "12", "--prompts", prompts(tmp_path), "-o", "out.json"
+        )
+    assert len(json.loads((tmp_path / "out.json").read_text())["runs"]) == 3
 
 
 def test_a_draft_with_another_vocabulary_is_refused(run, monkeypatch) -> None:
@@ -188,7 +269,7 @@ def test_bench_prints_a_card_and_writes_a_file(run, tmp_path: Path) -> None:
         "out.json",
     )
     assert code == 0
-    assert "times as fast as plain decoding over all prompts" in out
+    assert "times as fast as plain decoding (95 % interval" in out
     assert "lookup -n 5" in out
     assert "Line 2 is not JSON. Left out." in err
     assert "Left out: Line 2 is not JSON." in out
@@ -256,7 +337,7 @@ def test_check_says_what_fits_and_what_width_costs(run) -> None:
     for part in (
         "fits: same 27 tokens",
         "r(8)=",
-        "37 of 37",
+        "of its own tokens",
         "text equal to plain",
         "sound     yes",
     ):

@@ -14,7 +14,7 @@ from paceline.drafts.base import Draft
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
-from paceline.errors import NumericError, PromptError, SettingError
+from paceline.errors import DraftError, NumericError, PromptError, SettingError
 from paceline.types import Proposal, Round
 from paceline.verify.chain import ChainVerifier
 
@@ -30,6 +30,8 @@ def plain(engine: ToyEngine) -> Decoder:
         (Request(prompt=(1,) * 32), PromptError, "32 tokens; the context of 32"),
         (Request(prompt=(1,), draft="lokup"), SettingError, "Did you mean 'lookup'"),
         (Request(prompt=(1,), sampling=Sampling(banned_tokens=(99,))), SettingError, "token 99"),
+        (Request(prompt=(1, 99)), PromptError, "Token 99"),
+        (Request(prompt=(1,), stop=StopConditions(tokens=(99,))), PromptError, "Token 99"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_at_the_door(request_, error, message) -> None:
@@ -41,7 +43,9 @@ def test_what_cannot_be_honoured_is_refused_at_the_door(request_, error, message
 
 
 def test_limits_and_maxima_out_of_range_are_refused() -> None:
+    too_few = StopConditions(max_tokens=3)
     for make in (
+        lambda: Request(prompt=(1,), sampling=Sampling(min_tokens=4), stop=too_few),
         lambda: fixed("lookup", -1),
         lambda: Request(prompt=(1,), draft_limit=-1),
         lambda: StopConditions(max_tokens=0),
@@ -72,7 +76,7 @@ def test_a_faulty_row_ends_its_own_request_and_no_other() -> None:
     assert len(good.history.output) == 9
     assert engine.sequences_open == 0
     with pytest.raises(NumericError, match="after 5 tokens, row 0"):
-        decode(plain(nan_after(5)), [Request(prompt=(7, 1), stop=StopConditions(max_tokens=9))])
+        generate(nan_after(5), [7, 1], stop=StopConditions(max_tokens=9))
 
 
 def test_streams_may_be_dropped_at_any_time() -> None:
@@ -123,7 +127,7 @@ def test_trees_are_refused_by_name_and_chains_with_parents_are_not() -> None:
 
 
 def test_a_draft_that_offers_more_than_its_limit_is_a_fault() -> None:
-    with pytest.raises(ValueError, match="offered 3 tokens of 2"):
+    with pytest.raises(DraftError, match="'tree' offered 3 tokens where 2 were the limit"):
         generate(ToyEngine(8), [1], draft=TooMany(), limit=2, stop=StopConditions(max_tokens=9))
 
 
@@ -152,7 +156,7 @@ def test_seconds_of_a_batch_add_up_to_no_more_than_the_clock() -> None:
     done = decode(decoder, requests)
     elapsed = perf_counter() - started
     spent = sum(r.draft_s + r.verify_s + r.other_s for g in done for r in g.rounds)
-    assert 0 < spent <= elapsed
+    assert 0.5 * elapsed < spent <= elapsed
 
 
 def round_(**changes) -> Round:
@@ -194,3 +198,68 @@ def test_figures_of_nothing_are_none_not_zero() -> None:
     got = figures([round_(prefill=True)])
     assert got.ms_per_token is got.acceptance_rate is got.tokens_per_round is None
     assert "nothing decoded" in one_line(got)
+
+
+def test_a_fault_behind_the_first_rejection_is_no_fault() -> None:
+    """Whatever other settings there are: the row is never reached."""
+    nan = [math.nan] * 3
+    for settings in (Sampling(), Sampling(logit_bias={0: 0.1}), Sampling(temperature=1e-3, seed=1)):
+        engine = ToyEngine(3, table={(): [0, 0, 9], (1,): nan})
+        got = generate(
+            engine, [2], draft=Ones(), limit=2, sampling=settings, stop=StopConditions(max_tokens=5)
+        )
+        assert got.tokens == (2,) * 5
+
+
+class Ones(Draft):
+    name = summary = "ones"
+
+    def propose(self, contexts, limits):
+        return [Proposal((1,) * limit, self.name) for limit in limits]
+
+
+class Outside(Ones):
+    def propose(self, contexts, limits):
+        return [Proposal((99,), self.name) for _ in limits]
+
+
+def test_a_draft_that_offers_no_token_of_the_target_is_named() -> None:
+    with pytest.raises(DraftError, match="'ones' offered token 99"):
+        generate(ToyEngine(8), [1], draft=Outside(), limit=2, stop=StopConditions(max_tokens=9))
+
+
+def test_a_bad_request_does_not_touch_the_others() -> None:
+    engine = nan_after(5)
+    requests = [
+        Request(prompt=p, stop=StopConditions(max_tokens=9)) for p in ((1, 1), (99,), (7, 1))
+    ]
+    said: list[tuple[int, str]] = []
+    good, refused, failed = decode(
+        plain(engine), requests, on_text=lambda n, t: said.append((n, t))
+    )
+    assert len(good.tokens) == 9
+    assert isinstance(refused.error, PromptError)
+    assert isinstance(failed.error, NumericError)
+    assert len(failed.tokens) == 3, "what it had said is kept"
+    assert good.text == "".join(text for number, text in said if number == 0)
+    assert engine.sequences_open == 0
+
+
+def test_a_policy_that_names_no_draft_of_the_decoder_is_told_so() -> None:
+    decoder = Decoder(ToyEngine(8), {"lookup": LookupDraft()}, ChainVerifier(), fixed("lokup", 3))
+    stream = decoder.open(Request(prompt=(1,)))
+    with pytest.raises(SettingError, match="Did you mean 'lookup'"):
+        decoder.step([stream])
+
+
+@pytest.mark.parametrize(
+    "prompt", [[1, "x"], [{"role": "user"}], [{"role": "u", "content": "a"}, 5], [1.5]]
+)
+def test_a_prompt_of_no_form_is_refused(prompt) -> None:
+    with pytest.raises(PromptError):
+        generate(ToyEngine(8), prompt)
+
+
+def test_a_prompt_may_be_an_array() -> None:
+    stop = StopConditions(max_tokens=3)
+    assert generate(ToyEngine(8), np.array([1, 2]), stop=stop).prompt_tokens == 2

@@ -105,7 +105,7 @@ def proposed(draft: LookupDraft, tokens: list[int], limit: int = 8) -> tuple[int
 def test_proposals_grow_with_the_match_up_to_the_limit() -> None:
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
     assert proposed(LookupDraft(reach=1.0), [*text, 1, 2, 3]) == (4, 5, 6)
-    assert proposed(LookupDraft(reach=4.0), [*text, 3]) == (4, 5, 6, 7)
+    assert proposed(LookupDraft(min_match=1, reach=4.0), [*text, 3]) == (4, 5, 6, 7)
     assert proposed(LookupDraft(reach=4.0), [*text, 1, 2, 3], limit=5) == (4, 5, 6, 7, 8)
     assert proposed(LookupDraft(min_match=3), [*text, 1, 2]) == ()
     assert proposed(LookupDraft(), [1, 2, 3]) == ()
@@ -142,7 +142,7 @@ def test_a_full_store_stops_growing() -> None:
     store = Store(most_tokens=5)
     store.add([1, 2, 3])
     store.add([4, 5, 6])
-    assert store.automaton.text == [1, 2, 3, -1]
+    assert store.automaton.text == [1, 2, 3, -2]
 
 
 @pytest.mark.parametrize(
@@ -187,3 +187,9 @@ def test_work_per_token_does_not_grow_with_the_text() -> None:
     started = time.process_time()
     automaton.extend([1] * 2_000)
     assert time.process_time() - started < 2.0, "2,000 tokens took seconds: work is not O(1)"
+
+
+def test_a_store_s_match_that_leads_nowhere_gives_way_to_the_request_s_own() -> None:
+    store = Store()
+    store.add([7, 5, 1, 2])
+    assert proposed(LookupDraft(reach=1.0, store=store), [1, 2, 3, 4, 5, 1, 2]) == (3, 4)

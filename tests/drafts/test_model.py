@@ -167,3 +167,37 @@ def test_rooms_are_given_back_to_the_draft_s_engine() -> None:
             target, [1, 2], draft=draft, policy=now_and_then, stop=StopConditions(max_tokens=20)
         )
     assert engine.sequences_open == target.sequences_open == 0
+
+
+def test_a_mask_that_is_a_dead_end_only_for_the_draft_ends_its_proposal() -> None:
+    """The draft prefers a token behind which nothing is allowed; the target never goes there."""
+    target = ToyEngine(3, table={(): [0, 1, 9]})
+    draft = ModelDraft(ToyEngine(3, table={(): [0, 9, 1]}), target)
+    settings = Sampling(allowed_tokens=(1, 2), banned_sequences=((1, 1), (1, 2)))
+    stop = StopConditions(max_tokens=6)
+    plain = generate(target, [0], sampling=settings, stop=stop)
+    drafted = generate(target, [0], sampling=settings, stop=stop, draft=draft, limit=3)
+    assert drafted.tokens == plain.tokens == (2,) * 6
+
+
+def test_a_draft_with_a_faulty_row_sits_that_request_out_and_says_so(caplog) -> None:
+    def table(context: list[int]) -> list[float]:
+        return [float("nan")] * 8 if context[0] == 7 else [1.0, 2, 3, 4, 5, 6, 0, 0]
+
+    target, engine = ToyEngine(8, seed=1), ToyEngine(8, table=table)
+    decoder = Decoder(
+        target, {"model": ModelDraft(engine, target)}, ChainVerifier(), fixed("model", 3)
+    )
+    requests = [Request(prompt=(first, 1), stop=StopConditions(max_tokens=12)) for first in (7, 1)]
+    with caplog.at_level(logging.WARNING, logger="paceline"):
+        bad, good = decode(decoder, requests)
+    assert bad.error is good.error is None
+    assert bad.figures.proposed == 0
+    assert good.figures.proposed > 0
+    assert any("sits this request out" in record.getMessage() for record in caplog.records)
+
+
+def test_padding_below_the_shared_size_is_harmless_too() -> None:
+    named, unnamed = ToyEngine(6, alphabet="abcde"), ToyEngine(6, alphabet="abcde")
+    named.tokenizer.piece = lambda token: "[PAD5]" if token == 5 else "abcde"[token]
+    assert "same 6 tokens" in check_pair(unnamed, named)

@@ -11,11 +11,11 @@ import pytest
 from paceline import Request, Sampling, StopConditions, decode, fixed, generate
 from paceline.decode.generate import Generation
 from paceline.decode.step import Decoder
-from paceline.drafts.lookup import LookupDraft
+from paceline.drafts.lookup import LookupDraft, Store
 from paceline.drafts.model import ModelDraft
 from paceline.engines.base import Job
 from paceline.engines.toy import ToyEngine
-from paceline.errors import DataError
+from paceline.errors import DataError, SettingError
 from paceline.measure.bench import BenchResult, Configuration, as_document, run_bench
 from paceline.measure.card import card
 from paceline.measure.divergence import block_margins, explain, first_difference
@@ -52,6 +52,16 @@ def test_a_broken_line_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
         "Line 7 is no JSON object.",
         "Line 8 has a message without role and content texts.",
     )
+
+
+def test_lines_are_lines_of_json_whatever_their_text_holds(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    text = '\ufeff{"prompt": "one\u2028two", "id": "a"}\n{"prompt": "x", "id": "a"}\n'
+    path.write_text(text + '{"prompt": "x", "messages": []}', encoding="utf-8")
+    workload = read_workload(str(path))
+    assert [p.id for p in workload.prompts] == ["a", "a (line 2)"]
+    assert workload.prompts[0].messages[0]["content"] == "one\u2028two"
+    assert workload.skipped == ("Line 3 has both a prompt and messages.",)
 
 
 def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
@@ -288,6 +298,20 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
     assert [run.configuration for run in result.runs] == ["plain", "x", "x", "plain", "plain"]
     assert "Interrupted" in card(result)
     assert engine.sequences_open == 0
+
+
+def test_repeats_of_one_prompt_make_no_interval() -> None:
+    result = run_bench(
+        ToyEngine(8, seed=2), [lookup_configuration()], toy_workload(1), max_tokens=8, repeats=4
+    )
+    assert len(result.runs) == 8
+    assert result.ratio("lookup -n 4").low is None
+
+
+def test_a_draft_that_remembers_is_not_benched() -> None:
+    draft = LookupDraft(store=Store())
+    with pytest.raises(SettingError, match="remembers earlier requests"):
+        run_bench(ToyEngine(8), [Configuration("x", draft, 3)], toy_workload(), max_tokens=8)
 
 
 def test_sampled_texts_are_not_compared() -> None:

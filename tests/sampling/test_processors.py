@@ -223,6 +223,8 @@ def test_no_filter_removes_the_most_likely_token(seed: int, filters: dict[str, f
         ("temperature", -0.1),
         ("temperature", math.nan),
         ("temperature", math.inf),
+        ("temperature", 1e-40),
+        ("temperature", 1e50),
         ("top_k", -1),
         ("top_p", 0),
         ("top_p", 1.1),
@@ -251,3 +253,12 @@ def test_settings_naming_tokens_the_model_lacks_are_refused() -> None:
     ):
         with pytest.raises(SettingError, match=next(iter(setting))):
             check_tokens(Sampling(**setting), 50)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e6])
+def test_extreme_temperatures_give_laws_and_no_banned_token(place, temperature) -> None:
+    settings = Sampling(temperature=temperature, banned_tokens=(0, 1), top_p=0.99)
+    logits = process_logits(place(30 * row(1)), settings, History([3]))
+    law = law_of(logits, settings)
+    assert sum(prob for _, prob in law.items()) == pytest.approx(1, abs=1e-5)
+    assert law.prob(0) == law.prob(1) == 0

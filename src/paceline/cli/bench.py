@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from contextlib import ExitStack
 from datetime import datetime
@@ -14,8 +15,9 @@ from tqdm import tqdm
 from paceline.cli import options
 from paceline.cli.parser import Parser, at_least, limits
 from paceline.drafts.base import Draft
+from paceline.drafts.create import is_model
 from paceline.engines.base import Engine
-from paceline.errors import DataError
+from paceline.errors import DataError, SettingError
 from paceline.measure.bench import BenchResult, Configuration, as_document, run_bench
 from paceline.measure.card import card
 from paceline.measure.workload import built_in, read_workload
@@ -47,15 +49,18 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         "-n",
         "--limit",
         type=limits,
-        default=[4],
+        default=[3],
         metavar="N[,N…]",
-        help="most tokens a draft may offer in a round; several are compared (default: 4)",
+        help="most tokens a draft may offer in a round; several are compared (default: 3)",
     )
     options.add_verifier(parser)
     parser.add_argument(
         "--prompts",
         metavar="FILE",
         help='JSONL: "prompt" or chat "messages", "id", "category" (default: six built-in prompts)',
+    )
+    parser.add_argument(
+        "--categories", metavar="NAME[,NAME…]", help="only the prompts of these categories"
     )
     parser.add_argument("--raw", action="store_true", help="prompts without the chat template")
     parser.add_argument(
@@ -83,6 +88,8 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     workload = read_workload(args.prompts, raw=args.raw) if args.prompts else built_in()
+    if args.categories:
+        workload = workload.of_categories(args.categories.split(","))
     for sentence in workload.skipped:
         print(f"{workload.name}: {sentence} Left out.", file=sys.stderr)
     out = _out_path(args.out)
@@ -97,13 +104,19 @@ def run(args: argparse.Namespace) -> int:
             sampling,
             args.max_tokens,
         )
-        _measure(engine, configurations, result, args.repeats)
-        document = {"command": ["paceline", *sys.argv[1:]], **as_document(result)}
-    if args.json:
-        print(json.dumps(document, ensure_ascii=False))
-    else:
-        print(card(result))
-    _write(out, document)
+        try:
+            _measure(engine, configurations, result, args.repeats)
+        finally:
+            # Whatever ended the run, what was measured is written before anything else.
+            if result.runs:
+                document = {"command": ["paceline", *sys.argv[1:]], **as_document(result)}
+                unwritten = _write(out, document)
+    if not result.runs:
+        failed = result.failed[0] if result.failed else "It was interrupted."
+        raise DataError(f"No prompt was measured. {failed}", "Mend that and run it again.")
+    print(json.dumps(document, ensure_ascii=False) if args.json else card(result))
+    if unwritten:
+        raise unwritten
     print(f"Everything measured is in {out}.", file=sys.stderr)
     return 0 if result.complete else 1
 
@@ -139,33 +152,43 @@ def _configurations(
 ) -> list[Configuration]:
     verifier = options.find_verifier(args.verifier)
     found = []
-    for spec in args.draft or ["lookup"]:
+    for spec, label in _labels(args.draft or ["lookup"]).items():
         draft: Draft = options.load_draft(args, spec, engine)
         stack.callback(draft.release)
         found += [
-            Configuration(f"{Path(spec).name} -n {limit}", draft, limit, verifier)
-            for limit in args.limit
+            Configuration(f"{label} -n {limit}", draft, limit, verifier)
+            for limit in dict.fromkeys(args.limit)
         ]
     return found
 
 
+def _labels(specs: list[str]) -> dict[str, str]:
+    """A short name for each draft: a path's last part, unless two have the same."""
+    for spec in specs:
+        if specs.count(spec) > 1:
+            raise SettingError(f"The draft {spec!r} is named twice.", "Name it once.")
+    short = {spec: Path(spec).name if is_model(spec) else spec for spec in specs}
+    if len(set(short.values())) < len(short):
+        return {spec: spec for spec in specs}
+    return short
+
+
 def _out_path(given: str | None) -> Path:
-    """Where the JSON file goes, tried before anything is measured."""
+    """Where the JSON file goes; whether that is possible is asked before anything is measured."""
     path = Path(given or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.json")
-    try:
-        path.touch()
-    except OSError as error:
-        raise DataError(
-            f"{path} can't be written: {error.strerror}.", "Choose another with -o."
-        ) from error
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(place, os.W_OK):
+        raise DataError(f"{path} can't be written.", "Choose another file with -o.")
     return path
 
 
-def _write(path: Path, document: dict[str, object]) -> None:
+def _write(path: Path, document: dict[str, object]) -> DataError | None:
+    """Write the file; what prevents it is told after the card has been printed."""
     try:
         path.write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
     except OSError as error:
-        raise DataError(
+        return DataError(
             f"{path} can't be written: {error.strerror}.",
             "Make room; --json prints the document to stdout.",
-        ) from error
+        )
+    return None

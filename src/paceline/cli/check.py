@@ -11,6 +11,7 @@ from paceline.cli import options
 from paceline.cli.parser import Parser
 from paceline.engines.base import Engine
 from paceline.errors import PairError, PromptError
+from paceline.measure.card import describe
 from paceline.measure.divergence import Divergence
 from paceline.measure.machine import machine_facts
 from paceline.measure.selfcheck import SelfCheck, check_bookkeeping
@@ -22,9 +23,10 @@ EXAMPLES = """\
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 TEXT = (
-    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n"
-    "    return area(width, height) * depth\n\n\nprint(area(2, 3), volume(2, 3, 4))\n"
+    "the boat left the harbour at dawn and the boat came back at dusk and the people of the "
+    "harbour said that the boat came back at dusk because it left the harbour at dawn"
 )
+"""Lower-case letters and spaces, which the smallest vocabulary has."""
 
 
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
@@ -85,7 +87,7 @@ def _pair(args: argparse.Namespace, engine: Engine) -> dict[str, Any] | None:
 
 def _text(engine: Engine) -> list[int]:
     """A text to measure on, cut to half of a small context."""
-    tokens = engine.tokenizer.encode(TEXT if engine.name != "toy" else "abcabcabdabcabc")
+    tokens = engine.tokenizer.encode(TEXT)
     tokens = tokens[: engine.capabilities.context_size // 2]
     if not tokens:
         raise PromptError("The context is too small to check anything.", "Give a larger --context.")
@@ -126,12 +128,7 @@ def _rewinds_line(itself: SelfCheck) -> str:
 
 
 def _difference(found: Divergence | None) -> str:
-    if found is None:
-        return "text equal to plain"
-    return (
-        f"text differs from output token {found.position} on, {found.verdict}: the gap there is "
-        f"{found.margin:.3g}, width alone moves gaps by up to {found.movement:.3g}"
-    )
+    return "text equal to plain" if found is None else f"text {describe(found)}"
 
 
 def _document(

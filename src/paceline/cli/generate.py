@@ -11,12 +11,14 @@ from paceline.cli import options
 from paceline.cli.parser import Parser, at_least
 from paceline.decode.generate import Generation, Prompt, generate
 from paceline.engines.base import Engine
-from paceline.errors import PromptError
+from paceline.errors import PromptError, SettingError
 from paceline.types import StopConditions
 
 EXAMPLES = """\
   paceline generate smollm2-135m -d lookup -p "Write a haiku about rivers."
   paceline generate model.gguf -d draft.gguf -n 5 --temperature 0.8 --seed 1 < question.txt"""
+
+DEFAULT_LIMIT = 3
 
 
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
@@ -45,9 +47,8 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         "-n",
         "--limit",
         type=at_least(0),
-        default=4,
         metavar="N",
-        help="most tokens the draft may offer in a round (default: 4)",
+        help="most tokens the draft may offer in a round (default: 3)",
     )
     options.add_verifier(parser)
     parser.add_argument(
@@ -87,9 +88,8 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    text = sys.stdin.read() if args.prompt == "-" else args.prompt
-    if not text.strip():
-        raise PromptError("The prompt is empty.", "Give one with -p or on stdin.")
+    _check(args)
+    text = _prompt_text(args.prompt)
     verifier = options.find_verifier(args.verifier)
     with options.load_target(args) as engine:
         sampling = options.sampling_of(args, engine)
@@ -122,6 +122,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options that would have no effect; set the limit that was not given."""
+    if args.logprobs and not args.json:
+        raise SettingError("--logprobs has no place in plain text.", "Add --json.")
+    if args.limit and args.draft == "none":
+        raise SettingError(f"-n is {args.limit} and there is no draft.", "Name one with -d.")
+    args.limit = DEFAULT_LIMIT if args.limit is None else args.limit
+
+
+def _prompt_text(given: str) -> str:
+    try:
+        text = sys.stdin.read() if given == "-" else given
+    except UnicodeDecodeError as error:
+        raise PromptError(f"The prompt is no UTF-8: {error}.", "Give it as UTF-8.") from None
+    if not text.strip():
+        raise PromptError("The prompt is empty.", "Give one with -p or on stdin.")
+    return text
+
+
 def _prompt(args: argparse.Namespace, text: str) -> Prompt:
     if args.raw:
         if args.system is not None:
@@ -144,7 +163,7 @@ def _document(
     document = {
         "text": generation.text,
         "tokens": list(generation.tokens),
-        "finish_reason": generation.finish_reason.value,
+        "finish_reason": generation.finish_reason and generation.finish_reason.value,
         "prompt_tokens": generation.prompt_tokens,
         "figures": generation.figures.as_json(),
         "target": engine.facts(),

@@ -34,6 +34,9 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal of few characters must not end a run
+            stream.reconfigure(errors="replace")
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     args = parser().parse_args(arguments)
     try:

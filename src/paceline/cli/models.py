@@ -6,7 +6,7 @@ import argparse
 import json
 
 from paceline.cli.parser import Parser
-from paceline.errors import ModelError
+from paceline.errors import ModelError, SettingError
 from paceline.models import catalog, pull
 
 EXAMPLES = """\
@@ -66,19 +66,27 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _pull(args: argparse.Namespace) -> int:
+    _refuse_json(args)
     for model in [catalog.find(name) for name in args.names]:
         print(pull.pull(model))
     return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
+    _refuse_json(args)
     for model in [catalog.find(name) for name in args.names]:
         pull.verify(model)
         print(f"{model.name}: as published")
     return 0
 
 
+def _refuse_json(args: argparse.Namespace) -> None:
+    if args.json:
+        raise SettingError("--json is for the list of models.", "Leave it out here.")
+
+
 def _path(args: argparse.Namespace) -> int:
+    _refuse_json(args)
     for model in [catalog.find(name) for name in args.names]:
         if not catalog.is_present(model):
             raise ModelError(

@@ -8,7 +8,7 @@ from typing import Any
 from paceline import plugins
 from paceline.cli.parser import at_least
 from paceline.drafts.base import Draft
-from paceline.drafts.create import create_draft
+from paceline.drafts.create import create_draft, engine_name, is_model
 from paceline.engines.base import Engine
 from paceline.engines.load import load
 from paceline.errors import SettingError
@@ -16,7 +16,7 @@ from paceline.types import Sampling
 from paceline.verify.base import Verifier
 
 DRAFT_HELP = (
-    "lookup, lookup:min_match=2,reach=8, none, or a model (GGUF file, directory, hub or demo name)"
+    "lookup, lookup:min_match=1,reach=4, none, or a model (GGUF file, directory, hub or demo name)"
 )
 
 
@@ -63,7 +63,8 @@ def add_draft_loading(parser: argparse.ArgumentParser) -> None:
         "--draft-context",
         type=at_least(2),
         metavar="TOKENS",
-        help="its context size; behind it the target goes on alone (default: as for the target)",
+        help="its context size; beyond it the target goes on alone (default: its own, at most "
+        "4096)",
     )
 
 
@@ -77,13 +78,13 @@ def add_verifier(parser: argparse.ArgumentParser) -> None:
 
 
 def load_draft(args: argparse.Namespace, spec: str, target: Engine) -> Draft:
-    return create_draft(
-        spec,
-        target,
-        engine=args.draft_engine,
-        context_size=args.draft_context or args.context,
-        **_place(args),
-    )
+    """The draft, with what was said of it; threads, dtype and device are the target's where the
+    draft's engine is the same."""
+    said = {"engine": args.draft_engine, "context_size": args.draft_context}
+    given = {key: value for key, value in said.items() if value is not None}
+    if is_model(spec) and (args.draft_engine or engine_name(spec)) == target.name:
+        given |= _place(args)
+    return create_draft(spec, target, **given)
 
 
 def find_verifier(name: str) -> Verifier:

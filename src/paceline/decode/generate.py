@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from operator import index
+from typing import Any, TypeAlias
 
 from paceline.decode.figures import Figures, figures, one_line
 from paceline.decode.policy import Policy, fixed
@@ -13,6 +14,7 @@ from paceline.decode.stream import Stream
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Message
+from paceline.errors import PacelineError, PromptError
 from paceline.types import FinishReason, Request, Round, Sampling, StopConditions
 from paceline.verify.base import Verifier
 from paceline.verify.chain import ChainVerifier
@@ -30,15 +32,18 @@ class Generation:
     log_probs        the target's, one per token, natural logarithm of its raw law; empty if not
                      asked for
     margins          per token, its processed logit less the best other; empty if not asked for
+    error            what ended the request badly; then there is no finish reason, and the rest is
+                     what had come of it so far
     """
 
     text: str
     tokens: tuple[int, ...]
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
     rounds: tuple[Round, ...]
     log_probs: tuple[float, ...]
     margins: tuple[float, ...]
     prompt_tokens: int
+    error: PacelineError | None = None
 
     @property
     def figures(self) -> Figures:
@@ -51,14 +56,23 @@ class Generation:
 
 
 def encode_prompt(engine: Engine, prompt: Prompt) -> tuple[int, ...]:
-    """Tokens of a prompt in any of its forms."""
+    """Tokens of a prompt in any of its forms. Raises PromptError for one that is of no form."""
     if isinstance(prompt, str):
         return tuple(engine.tokenizer.encode(prompt))
-    parts = list(prompt)
-    messages = [part for part in parts if isinstance(part, Mapping)]
-    if messages:
-        return tuple(engine.tokenizer.encode_chat(messages))
-    return tuple(part for part in parts if isinstance(part, int))
+    parts: list[Any] = list(prompt)
+    if parts and all(isinstance(part, Mapping) for part in parts):
+        if not all({"role", "content"} <= part.keys() for part in parts):
+            raise PromptError(
+                "A message of the prompt has no role or no content.", "Give each message both."
+            )
+        return tuple(engine.tokenizer.encode_chat(parts))
+    try:
+        return tuple(index(part) for part in parts)
+    except TypeError:
+        raise PromptError(
+            "The prompt is neither a text, nor messages, nor tokens.",
+            "Give a string, a list of messages, or a list of whole numbers.",
+        ) from None
 
 
 def generate(
@@ -66,7 +80,7 @@ def generate(
     prompt: Prompt,
     *,
     draft: Draft | None = None,
-    limit: int = 4,
+    limit: int = 3,
     policy: Policy | None = None,
     verifier: Verifier | None = None,
     sampling: Sampling | None = None,
@@ -92,7 +106,10 @@ def generate(
     drafts = {} if draft is None else {draft.name: draft}
     chosen = policy or fixed(draft.name if draft else None, limit)
     decoder = Decoder(engine, drafts, verifier or ChainVerifier(), chosen)
-    [generation] = decode(decoder, [request], on_text=on_text)
+    say = None if on_text is None else lambda _, text: on_text(text)
+    [generation] = decode(decoder, [request], on_text=say)
+    if generation.error is not None:
+        raise generation.error
     return generation
 
 
@@ -100,40 +117,41 @@ def decode(
     decoder: Decoder,
     requests: Iterable[Request],
     *,
-    on_text: Callable[[str], None] | None = None,
+    on_text: Callable[[int, str], None] | None = None,
 ) -> list[Generation]:
     """Decode requests together, as many at once as the engine has sequences; in their order.
 
-    The first request that fails raises its error, after all streams have been closed.
+    on_text    called with a request's number and each new piece of its text
+
+    A request that is refused or fails has its `error`; the others are not touched by it.
     """
-    waiting = list(requests)[::-1]
-    running: list[Stream] = []
-    everything: list[Stream] = []
-    texts: dict[int, list[str]] = {}
+    waiting = list(enumerate(requests))[::-1]
+    done: dict[int, Generation] = {}
+    running: dict[int, Stream] = {}
+    texts: dict[int, list[str]] = {number: [] for number, _ in waiting}
     try:
         while waiting or running:
             while waiting and len(running) < decoder.engine.capabilities.max_sequences:
-                stream = decoder.open(waiting.pop())
-                running.append(stream)
-                everything.append(stream)
-                texts[id(stream)] = []
-            decoder.step(running)
-            for stream in running:
+                number, request = waiting.pop()
+                try:
+                    running[number] = decoder.open(request)
+                except PacelineError as error:
+                    done[number] = _refused(request, error)
+            decoder.step(running.values())
+            for number, stream in list(running.items()):
                 text = stream.stopper.take_text()
-                texts[id(stream)].append(text)
+                texts[number].append(text)
                 if text and on_text is not None:
-                    on_text(text)
-            running = [stream for stream in running if not stream.finished]
+                    on_text(number, text)
+                if stream.finished:
+                    done[number] = _generation(running.pop(number), "".join(texts[number]))
     finally:
-        for stream in everything:
+        for stream in running.values():
             decoder.close(stream)
-    return [_generation(stream, "".join(texts[id(stream)])) for stream in everything]
+    return [done[number] for number in sorted(done)]
 
 
 def _generation(stream: Stream, text: str) -> Generation:
-    if stream.error is not None:
-        raise stream.error
-    assert stream.finish_reason is not None
     return Generation(
         text=text,
         tokens=tuple(stream.history.output),
@@ -142,4 +160,9 @@ def _generation(stream: Stream, text: str) -> Generation:
         log_probs=tuple(stream.log_probs),
         margins=tuple(stream.margins),
         prompt_tokens=stream.history.prompt_length,
+        error=stream.error,
     )
+
+
+def _refused(request: Request, error: PacelineError) -> Generation:
+    return Generation("", (), None, (), (), (), len(request.prompt), error)

@@ -11,7 +11,7 @@ from paceline.decode.stop import Stopper
 from paceline.decode.stream import Stream
 from paceline.drafts.base import Context, Draft
 from paceline.engines.base import Engine, Job
-from paceline.errors import PacelineError, PromptError, SettingError, unknown_name
+from paceline.errors import DraftError, PacelineError, PromptError, SettingError, unknown_name
 from paceline.sampling.chance import RandomChance
 from paceline.sampling.history import History
 from paceline.sampling.processors import check_tokens
@@ -64,10 +64,11 @@ class Decoder:
 
     def close(self, stream: Stream) -> None:
         """End a stream, finished or not: its room goes back. Closing twice does nothing."""
-        stream.sequence.close()
-        for name in stream.drafts_open:
-            self.drafts[name].close(stream.context)
-        stream.drafts_open.clear()
+        try:
+            stream.sequence.close()
+        finally:
+            while stream.drafts_open:
+                self.drafts[stream.drafts_open.pop()].close(stream.context)
 
     def step(self, streams: Iterable[Stream]) -> None:
         """One round of every unfinished stream: each emits at least one token or finishes.
@@ -110,9 +111,20 @@ class Decoder:
                 "room for an answer.",
                 "Shorten it, or load the model with a larger context.",
             )
-        if request.draft is not None and request.draft not in self.drafts:
-            raise unknown_name("draft", request.draft, self.drafts)
+        if request.draft is not None:
+            self._check_draft(request.draft)
+        last = self.engine.vocabulary_size - 1
+        for token in (*request.prompt, *request.stop.tokens):
+            if not 0 <= token <= last:
+                raise PromptError(
+                    f"Token {token} of the prompt or the stop tokens is not this model's.",
+                    f"Its tokens run from 0 to {last}.",
+                )
         check_tokens(request.sampling, self.engine.vocabulary_size)
+
+    def _check_draft(self, name: str) -> None:
+        if name not in self.drafts:
+            raise unknown_name("draft", name, self.drafts)
 
     def _turns(self, streams: list[Stream]) -> list[_Turn]:
         choices = self.policy(streams)
@@ -122,6 +134,8 @@ class Decoder:
         """The policy's choice within what the request, the answer's end and the context allow."""
         request = stream.request
         source = choice.source if request.draft is None else request.draft
+        if source is not None:
+            self._check_draft(source)
         limit = choice.limit
         if request.draft_limit is not None:
             limit = min(limit, request.draft_limit)
@@ -158,9 +172,21 @@ class Decoder:
             draft.prefill([stream.context for stream in new])
 
     def _checked(self, proposal: Proposal, limit: int) -> Proposal:
-        if len(proposal.tokens) > limit:
-            raise ValueError(f"{proposal.source} offered {len(proposal.tokens)} tokens of {limit}")
-        chain = tuple(range(-1, len(proposal.tokens) - 1))
+        """A proposal that this target can judge. Raises DraftError or SettingError."""
+        name, tokens = proposal.source, proposal.tokens
+        if len(tokens) > limit:
+            raise DraftError(
+                f"The draft {name!r} offered {len(tokens)} tokens where {limit} were the limit.",
+                "Tell its author.",
+            )
+        for token in tokens:
+            if not 0 <= token < self.engine.vocabulary_size:
+                raise DraftError(
+                    f"The draft {name!r} offered token {token}; the target's run from 0 to "
+                    f"{self.engine.vocabulary_size - 1}.",
+                    "Tell its author.",
+                )
+        chain = tuple(range(-1, len(tokens) - 1))
         if proposal.parents not in (None, chain):
             for name, able in (
                 (f"engine {self.engine.name}", self.engine.capabilities.trees),
@@ -225,7 +251,8 @@ class Decoder:
         self, turns: list[_Turn], *, draft_s: float, verify_s: float, other_s: float
     ) -> None:
         fed = sum(len(turn.job.tokens) for turn in turns if turn.job)
-        drafting = sum(turn.source is not None for turn in turns)
+        # Proposing takes the streams that asked; observing, all that have a draft open.
+        drafting = sum(bool(turn.stream.drafts_open) for turn in turns)
         for turn in turns:
             assert turn.job is not None
             width = len(turn.proposal.tokens) + 1
@@ -236,11 +263,11 @@ class Decoder:
                     proposed=turn.accepted if cut else len(turn.proposal.tokens),
                     accepted=turn.accepted,
                     emitted=len(turn.emitted),
-                    source=turn.source,
+                    source=None if turn.prefill else turn.source,
                     width=width,
                     context=turn.context_length,
                     prefill=turn.prefill,
-                    draft_s=draft_s / drafting if turn.source is not None else 0.0,
+                    draft_s=draft_s / drafting if turn.stream.drafts_open else 0.0,
                     verify_s=verify_s * len(turn.job.tokens) / fed,
                     other_s=turn.settle_s + other_s / len(turns),
                 )

@@ -134,7 +134,7 @@ class SuffixAutomaton:
     def continuation(self, count: int) -> list[int]:
         """What followed the match, `count` tokens of it. Where the match reaches the text's end
         (the text repeats itself), the continuation repeats on. Empty without a match."""
-        if not self.match_length:
+        if not self.match_length or not count:
             return []
         found = self.text[self.match_end : self.match_end + count]
         period = len(self.text) - self.match_end

@@ -44,6 +44,11 @@ class Draft(abc.ABC):
     summary: ClassVar[str]
     """One line for `paceline list`: what it proposes and what it needs."""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether anything passes from one request to another; a bench refuses such a draft."""
+        return False
+
     @classmethod
     def create(cls, target: Engine, **options: Any) -> Draft:  # noqa: ARG003
         """A draft for a target, from the options of the command line's `-d name:key=value,…`."""

@@ -16,7 +16,7 @@ from paceline.engines.base import Engine
 from paceline.errors import SettingError, unknown_name
 from paceline.types import Proposal
 
-_SEPARATOR = -1  # between the texts of a store; no token, so no match crosses it
+_SEPARATOR = -2  # between the texts of a store; no token, so no match crosses it
 
 
 class Store:
@@ -34,7 +34,7 @@ class Store:
             self.automaton.extend([*tokens, _SEPARATOR])
 
 
-_NAMED_STORES: dict[tuple[str, str], Store] = {}
+_NAMED_STORES: dict[tuple[str, str, str, int], Store] = {}
 
 
 @dataclass(slots=True)
@@ -56,12 +56,12 @@ class LookupDraft(Draft):
     summary = "what followed the last longest match in prompt and output; needs nothing"
 
     def __init__(
-        self, *, min_match: int = 1, reach: float = 4.0, store: Store | None = None
+        self, *, min_match: int = 2, reach: float = 2.0, store: Store | None = None
     ) -> None:
         if min_match < 1:
             raise SettingError(f"min_match is {min_match}.", "It must be 1 or more.")
-        if not reach > 0:
-            raise SettingError(f"reach is {reach}.", "It must be above 0.")
+        if not 0 < reach <= 1e6:
+            raise SettingError(f"reach is {reach}.", "It must be above 0 and at most 1e6.")
         self.min_match, self.reach, self.store = min_match, reach, store
         self._states: dict[Context, _State] = {}
 
@@ -80,7 +80,7 @@ class LookupDraft(Draft):
                 kind = "whole number" if known[name] is int else "number"
                 raise SettingError(f"{name} is {value!r}.", f"It must be a {kind}.") from None
         if "store" in settings:
-            key = (settings["store"], target.model)
+            key = (settings["store"], target.name, target.model, target.vocabulary_size)
             settings["store"] = _NAMED_STORES.setdefault(key, Store())
         return cls(**settings)
 
@@ -106,17 +106,24 @@ class LookupDraft(Draft):
             for context, limit in zip(contexts, limits, strict=True)
         ]
 
+    @property
+    def remembers(self) -> bool:
+        return self.store is not None
+
     def _continuation(self, state: _State, limit: int) -> list[int]:
         own, shared = state.own, state.shared
-        from_store = shared is not None and shared.match_length > own.match_length
-        length = shared.match_length if shared is not None and from_store else own.match_length
-        if length < self.min_match:
-            return []
-        count = min(limit, max(1, int(self.reach * length)))
-        if shared is None or not from_store:
-            return own.continuation(count)
-        tokens = shared.continuation(count)
-        return tokens[: tokens.index(_SEPARATOR)] if _SEPARATOR in tokens else tokens
+        if shared is not None and shared.match_length > own.match_length:
+            tokens = shared.continuation(self._count(shared.match_length, limit))
+            found = tokens[: tokens.index(_SEPARATOR)] if _SEPARATOR in tokens else tokens
+            if found:
+                return found
+        return own.continuation(self._count(own.match_length, limit))
+
+    def _count(self, match_length: int, limit: int) -> int:
+        """Tokens to offer after a match."""
+        if match_length < self.min_match:
+            return 0
+        return min(limit, max(1, int(self.reach * match_length)))
 
     def close(self, context: Context) -> None:
         if self._states.pop(context, None) is not None and self.store is not None:

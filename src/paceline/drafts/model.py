@@ -14,7 +14,7 @@ from typing import Any
 from paceline.drafts.base import Context, Draft
 from paceline.drafts.pairing import check_pair
 from paceline.engines.base import Engine, Job, Sequence
-from paceline.errors import SettingError
+from paceline.errors import NumericError, SettingError
 from paceline.sampling.law import Law
 from paceline.sampling.rows import RowLaws
 from paceline.types import Array, Proposal
@@ -104,26 +104,35 @@ class ModelDraft(Draft):
         jobs = [Job(turn.state.sequence, self._missing(turn)) for turn in active]
         while active:
             rows = self.engine.score(jobs)
-            for turn, row in zip(active, rows, strict=True):
-                self._draw(turn, row)
-            active = [turn for turn in active if self._goes_on(turn)]
+            turns_and_rows = zip(active, rows, strict=True)
+            active = [turn for turn, row in turns_and_rows if self._draw(turn, row)]
             jobs = [Job(turn.state.sequence, turn.tokens[-1:]) for turn in active]
         return [Proposal(tuple(t.tokens), self.name, tuple(t.laws)) for t in turns]
 
-    def _draw(self, turn: _Turn, row: Array) -> None:
-        """One more token of the turn, with its law."""
+    def _draw(self, turn: _Turn, row: Array) -> bool:
+        """One more token of the turn, with its law; False if this sequence's proposal ends here.
+
+        Ending before a draw is exact: nothing has been drawn that could be dropped.
+        """
         context = turn.context
-        row = row[:, : self._usable]
-        laws = RowLaws(
-            row, context.sampling, context.history, (), context.stop_tokens, after=turn.tokens
-        )
-        law = laws[0]
+        try:
+            law = RowLaws(
+                row[:, : self._usable],
+                context.sampling,
+                context.history,
+                (),
+                context.stop_tokens,
+                after=turn.tokens,
+            )[0]
+        except SettingError:
+            return False  # the masks leave the draft no token here; the target may never come here
+        except NumericError as error:
+            self._lose(turn.state, error.fact)
+            return False
         turn.tokens.append(context.chance.draw(law))
         turn.laws.append(None if law.single is not None else law)
-
-    def _goes_on(self, turn: _Turn) -> bool:
         # The token is kept before stopping: to drop it for what it is would break exactness.
-        return len(turn.tokens) < turn.limit and turn.tokens[-1] not in turn.context.stop_tokens
+        return len(turn.tokens) < turn.limit and turn.tokens[-1] not in context.stop_tokens
 
     def _missing(self, turn: _Turn) -> list[int]:
         """What the draft's sequence must be fed to hold all that is committed. Whatever it holds

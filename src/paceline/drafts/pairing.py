@@ -17,7 +17,7 @@ def check_pair(target: Engine, draft: Engine) -> str:
     for token in range(max(ours.size, theirs.size)):
         here = ours.piece(token) if token < ours.size else ""
         there = theirs.piece(token) if token < theirs.size else ""
-        if here == there or (token >= shared and not _matters(here or there)):
+        if here == there or not (_matters(here) or _matters(there)):
             continue
         raise PairError(
             f"The draft {draft.model} has another vocabulary: token {token} is {here!r} in the "

@@ -18,18 +18,17 @@ from paceline.types import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What an engine declares of itself and its model.
+    """What an engine declares of itself and its model. Rewinding is not among it: what can't be
+    undone is refused at load.
 
     context_size     most tokens one sequence can hold
     max_sequences    most sequences open at once
     trees            can score several continuations of one sequence in one forward
-    width_exact      a row's logits don't depend, to the bit, on how many rows share the forward
     """
 
     context_size: int
     max_sequences: int
     trees: bool = False
-    width_exact: bool = False
 
 
 class Sequence(abc.ABC):

@@ -34,7 +34,7 @@ def load(target: str, *, engine: str | None = None, **options: Any) -> Engine:
 
 def resolve(target: str) -> str:
     """A demo model's name becomes its file; everything else stays."""
-    if Path(target).exists() or target not in catalog.CATALOG:
+    if target not in catalog.CATALOG or Path(target).exists():
         return target
     model = catalog.find(target)
     if not catalog.is_present(model):
@@ -50,10 +50,13 @@ def engine_of(target: str) -> str:
     path = Path(target)
     if target == "toy" or target.startswith("toy:"):
         return "toy"
-    if path.is_dir():
-        return "transformers"
-    if path.is_file():
-        return _engine_of_file(path)
+    try:
+        if path.is_dir():
+            return "transformers"
+        if path.is_file():
+            return _engine_of_file(path)
+    except OSError as error:
+        raise ModelError(f"{target} can't be read: {error.strerror}.", "Check it.") from None
     if _HUB_NAME.fullmatch(target) and path.suffix != ".gguf":
         return "transformers"
     if path.suffix == ".gguf" or "/" in target:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Mapping, Sequence
 
+from paceline.errors import PromptError
+
 Message = Mapping[str, str]
 """One chat message: `role` and `content`."""
 
@@ -46,3 +48,16 @@ class Tokenizer(abc.ABC):
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
         return self.text_bytes(tokens).decode("utf-8", errors="replace")
+
+
+def checked_text(text: str) -> str:
+    """The text, if it is text. Half of a surrogate pair, as bytes that are no UTF-8 become on a
+    command line, is not: PromptError."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"The prompt has a character that is no text: {text[error.start]!r}.",
+            "Give it as UTF-8.",
+        ) from None
+    return text

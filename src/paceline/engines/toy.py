@@ -97,9 +97,7 @@ class ToyEngine(Engine):
     ) -> None:
         self.model = f"toy:{seed}"
         self.vocabulary_size = vocabulary_size
-        self.capabilities = Capabilities(
-            context_size=context_size, max_sequences=max_sequences, width_exact=jitter == 0
-        )
+        self.capabilities = Capabilities(context_size=context_size, max_sequences=max_sequences)
         self.tokenizer = ToyTokenizer(
             alphabet[:vocabulary_size], vocabulary_size, frozenset(end_tokens)
         )
@@ -121,8 +119,8 @@ class ToyEngine(Engine):
     ) -> ToyEngine:
         if options:
             raise SettingError(f"The toy engine has no option {min(options)!r}.", "Leave it out.")
-        _, _, seed = target.partition(":")
-        if not (seed.isdigit() or not seed):
+        name, _, seed = target.partition(":")
+        if name != "toy" or not (seed.isdecimal() or not seed):
             raise SettingError(f"{target!r} is no toy model.", "Write toy or toy:SEED.")
         return cls(
             27,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.engines.tokenizer import Message, Tokenizer
+from paceline.engines.tokenizer import Message, Tokenizer, checked_text
 from paceline.errors import ModelError
 
 SPACE = "▁"
@@ -61,7 +61,10 @@ class TransformersTokenizer(Tokenizer):
         return []
 
     def encode(self, text: str) -> list[int]:
-        return [*self._begin, *self._backend.encode(text, add_special_tokens=False).ids]
+        return [
+            *self._begin,
+            *self._backend.encode(checked_text(text), add_special_tokens=False).ids,
+        ]
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         if not self._tokenizer.chat_template:
@@ -69,6 +72,8 @@ class TransformersTokenizer(Tokenizer):
                 "This model's tokenizer has no chat template.",
                 "Give a raw prompt, or use a model tuned for chat.",
             )
+        for message in messages:
+            checked_text(message["content"])
         try:
             text = self._tokenizer.apply_chat_template(
                 [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
@@ -78,7 +83,7 @@ class TransformersTokenizer(Tokenizer):
                 f"The model's chat template refuses these messages: {str(error).rstrip('.')}.",
                 "Change their roles or order.",
             ) from error
-        return list(self._backend.encode(text, add_special_tokens=False).ids)
+        return list(self._backend.encode(checked_text(text), add_special_tokens=False).ids)
 
     def token_bytes(self, token: int) -> bytes:
         found = self._known.get(token)

@@ -12,7 +12,7 @@ from paceline.decode.policy import fixed
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, SettingError
 from paceline.measure.divergence import Divergence, explain
 from paceline.measure.machine import machine_facts, peak_memory_bytes
 from paceline.measure.stats import Pair, Ratio, speed_ratio
@@ -76,14 +76,16 @@ class BenchResult:
 
     def ratio(self, configuration: str, category: str | None = None) -> Ratio | None:
         """Plain time per token over this configuration's, over the prompts that both finished."""
-        pairs: dict[tuple[str, int], dict[str, Figures]] = {}
-        for name in (PLAIN, configuration):
-            seen: dict[str, int] = {}
-            for run in self.runs_of(name, category):
-                turn = seen[run.prompt.id] = seen.get(run.prompt.id, 0) + 1
-                pairs.setdefault((run.prompt.id, turn), {})[name] = run.figures
-        both = [pair for pair in pairs.values() if len(pair) == 2]
-        return speed_ratio([_pair(pair[PLAIN], pair[configuration]) for pair in both])
+        plain, drafted = (self._by_prompt(name, category) for name in (PLAIN, configuration))
+        both = [name for name in plain if name in drafted]
+        return speed_ratio([_pair(plain[name], drafted[name]) for name in both])
+
+    def _by_prompt(self, configuration: str, category: str | None) -> dict[str, Figures]:
+        """Figures of each prompt, its repeats pooled: an interval is one over prompts."""
+        rounds: dict[str, list[Round]] = {}
+        for run in self.runs_of(configuration, category):
+            rounds.setdefault(run.prompt.id, []).extend(run.generation.rounds)
+        return {name: figures(found) for name, found in rounds.items()}
 
     @property
     def categories(self) -> list[str]:
@@ -114,6 +116,13 @@ def run_bench(
     on_progress    called with prompt and configuration when a run has been decoded
     result         filled as prompts finish, so that an interrupt loses nothing
     """
+    for configuration in configurations:
+        if configuration.draft is not None and configuration.draft.remembers:
+            raise SettingError(
+                f"The draft of {configuration.name!r} remembers earlier requests, so it would see "
+                "this bench's own answers.",
+                "Measure it without a store.",
+            )
     sampling = sampling or Sampling()
     every = [Configuration(PLAIN), *configurations]
     if result is None:
@@ -122,6 +131,8 @@ def run_bench(
     for number in range(repeats * len(workload.prompts)):
         prompt = workload.prompts[number % len(workload.prompts)]
         turn = number % len(every)
+        if any(sentence.startswith(f"{prompt.id}: ") for sentence in result.failed):
+            continue
         try:
             _run_prompt(engine, every[turn:] + every[:turn], prompt, result, on_progress)
         except PacelineError as error:
@@ -162,15 +173,21 @@ def _run_prompt(
         margins=result.sampling.temperature == 0,
     )
     done: dict[str, Generation] = {}
+    compare = False
     try:
         for configuration in configurations:
-            [done[configuration.name]] = decode(_decoder(engine, configuration), [request])
+            [generation] = decode(_decoder(engine, configuration), [request])
+            if generation.error is not None:
+                raise generation.error
+            done[configuration.name] = generation
             on_progress(prompt.id, configuration.name)
+        compare = result.sampling.temperature == 0
     finally:
-        # Also after an interrupt: what was measured is kept.
+        # Also after an interrupt: what was measured is kept, though not compared any more.
         for configuration in configurations:
             if configuration.name in done:
-                result.runs.append(_run(engine, configuration, prompt, request, done))
+                run = _run(engine, configuration, prompt, request, done, compare)
+                result.runs.append(run)
 
 
 def _run(
@@ -179,11 +196,12 @@ def _run(
     prompt: WorkloadPrompt,
     request: Request,
     done: dict[str, Generation],
+    compare: bool,
 ) -> Run:
-    """One finished run, compared with plain decoding where greedy makes that meaningful."""
+    """One finished run, compared with plain decoding if asked (greedy makes that meaningful)."""
     generation, plain = done[configuration.name], done.get(PLAIN)
     equal, divergence = None, None
-    if request.sampling.temperature == 0 and plain is not None and plain is not generation:
+    if compare and plain is not None and plain is not generation:
         equal = generation.tokens == plain.tokens
         divergence = explain(
             engine,
@@ -237,7 +255,7 @@ def _run_document(run: Run) -> dict[str, Any]:
         "category": run.prompt.category,
         "prompt_tokens": run.prompt_tokens,
         "output_tokens": len(run.generation.tokens),
-        "finish_reason": run.generation.finish_reason.value,
+        "finish_reason": run.generation.finish_reason and run.generation.finish_reason.value,
         "figures": run.figures.as_json(),
         "equal_to_plain": run.equal_to_plain,
         "divergence": asdict(run.divergence) if run.divergence else None,

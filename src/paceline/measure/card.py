@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from paceline.decode.figures import Figures, figures
 from paceline.measure.bench import PLAIN, BenchResult, Configuration, Run
+from paceline.measure.divergence import Divergence
 from paceline.measure.stats import Ratio
 
 
 def card(result: BenchResult) -> str:
     """The whole card."""
-    lines = [_headline(result), ""]
+    lines = [*_headlines(result), ""]
     lines += _table(result)
     for configuration in result.configurations:
         if configuration.name != PLAIN and result.runs_of(configuration.name):
@@ -20,14 +21,16 @@ def card(result: BenchResult) -> str:
     return "\n".join(lines)
 
 
-def _headline(result: BenchResult) -> str:
-    drafted = [c for c in result.configurations if c.name != PLAIN]
-    rated = [(result.ratio(c.name), c.name) for c in drafted]
-    found = [(ratio, name) for ratio, name in rated if ratio is not None]
-    if not found:
-        return "Nothing was measured in both plain and drafted decoding."
-    best, name = max(found, key=lambda pair: pair[0].value)
-    return f"{name}: {_verdict(best)} plain decoding over all prompts ({_interval(best)})."
+def _headlines(result: BenchResult) -> list[str]:
+    """One sentence a configuration, the fastest first."""
+    names = [c.name for c in result.configurations if c.name != PLAIN]
+    rated = [(ratio, name) for name in names if (ratio := result.ratio(name)) is not None]
+    if not rated:
+        return ["Nothing was measured in both plain and drafted decoding."]
+    rated.sort(key=lambda pair: -pair[0].value)
+    return [
+        f"{name}: {_verdict(ratio)} plain decoding ({_interval(ratio)})." for ratio, name in rated
+    ]
 
 
 def _verdict(ratio: Ratio) -> str:
@@ -116,9 +119,16 @@ def _equality(runs: list[Run]) -> list[str]:
     for run in compared:
         if run.divergence is not None:
             d = run.divergence
-            lines.append(
-                f"  {run.prompt.id}: differs from output token {d.position} on, {d.verdict}: "
-                f"plain's top-2 logit gap there is {d.margin:.3g}, width alone moves gaps by up to "
-                f"{d.movement:.3g}"
-            )
+            lines.append(f"  {run.prompt.id}: {describe(d)}")
     return lines
+
+
+def describe(found: Divergence) -> str:
+    """A divergence in words."""
+    where = f"differs from output token {found.position} on, {found.verdict}"
+    if found.margin is None:
+        return f"{where}: plain had ended there"
+    return (
+        f"{where}: plain's top-2 logit gap there is {found.margin:.3g}, width alone moves gaps by "
+        f"up to {found.movement:.3g}"
+    )

@@ -25,7 +25,7 @@ class Divergence:
     position        index of the first differing output token
     plain_token     what plain decoding emitted there (None: it had ended)
     drafted_token   what drafted decoding emitted there (None: it had ended)
-    margin          plain's top-2 logit gap there
+    margin          plain's top-2 logit gap there; None if plain had ended
     movement        largest change of a top-2 gap that width alone caused in plain's output
     numeric         whether width alone can explain the difference; otherwise it is a fault
     """
@@ -33,7 +33,7 @@ class Divergence:
     position: int
     plain_token: int | None
     drafted_token: int | None
-    margin: float
+    margin: float | None
     movement: float
     numeric: bool
 
@@ -68,7 +68,7 @@ def explain(
         return None
     if position >= len(plain):
         # Plain had ended and drafted went on: no tie can do that.
-        return Divergence(position, None, drafted[position], float("inf"), 0.0, numeric=False)
+        return Divergence(position, None, drafted[position], None, 0.0, numeric=False)
     gap = margins[position]
     movement = largest_movement(engine, request, plain, margins, width)
     other = drafted[position] if position < len(drafted) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Message
-from paceline.errors import DataError
+from paceline.errors import DataError, unknown_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,15 @@ class Workload:
     prompts: tuple[WorkloadPrompt, ...]
     skipped: tuple[str, ...] = ()
 
+    def of_categories(self, wanted: Sequence[str]) -> Workload:
+        """Only the prompts of some categories. Raises SettingError for one that has none."""
+        known = {prompt.category for prompt in self.prompts}
+        for category in wanted:
+            if category not in known:
+                raise unknown_name("category", category, known)
+        kept = tuple(prompt for prompt in self.prompts if prompt.category in wanted)
+        return Workload(self.name, kept, self.skipped)
+
 
 def built_in() -> Workload:
     """Six prompts written for this project: code edit, JSON, quoting, code, chat, maths."""
@@ -54,7 +63,8 @@ def read_workload(path: str, *, raw: bool = False) -> Workload:
     Raises DataError if the file can't be read or holds no prompt at all.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # Not splitlines: a text may hold other line separators, and may begin with a BOM.
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read: {error}.", "Give a JSONL file.") from error
     workload = _parse(Path(path).name, lines, raw)
@@ -67,9 +77,10 @@ def read_workload(path: str, *, raw: bool = False) -> Workload:
 def _parse(name: str, lines: list[str], raw: bool) -> Workload:
     prompts: list[WorkloadPrompt] = []
     skipped: list[str] = []
+    ids: set[str] = set()
     for number, line in _numbered(lines):
         try:
-            prompts.append(_prompt(json.loads(line), number, raw))
+            prompts.append(_prompt(json.loads(line), number, raw, ids))
         except ValueError as error:
             what = "is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
             skipped.append(f"Line {number} {what}.")
@@ -80,19 +91,22 @@ def _numbered(lines: list[str]) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
-def _prompt(row: Any, number: int, raw: bool) -> WorkloadPrompt:
+def _prompt(row: Any, number: int, raw: bool, ids: set[str]) -> WorkloadPrompt:
     if not isinstance(row, dict):
         raise ValueError("is no JSON object")
     messages = _messages(row, raw)
     if not any(message["content"].strip() for message in messages):
         raise ValueError("has an empty prompt")
-    return WorkloadPrompt(
-        str(row.get("id", f"line-{number}")), str(row.get("category", "all")), messages, raw
-    )
+    name = str(row.get("id", f"line-{number}"))
+    name = f"{name} (line {number})" if name in ids else name
+    ids.add(name)
+    return WorkloadPrompt(name, str(row.get("category", "all")), messages, raw)
 
 
 def _messages(row: dict[str, Any], raw: bool) -> tuple[Message, ...]:
     prompt, messages = row.get("prompt"), row.get("messages")
+    if prompt is not None and messages is not None:
+        raise ValueError("has both a prompt and messages")
     if isinstance(prompt, str):
         return ({"role": "user", "content": prompt},)
     if raw and messages is not None:

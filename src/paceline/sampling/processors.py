@@ -103,16 +103,15 @@ def _mask(logits: Array, forbidden: set[int], sampling: Sampling) -> Array:
     return logits
 
 
-def greedy_tokens(rows: Array, where: str) -> list[int]:
-    """The most likely token of each untouched row, shape (rows, vocabulary_size)."""
+def greedy_tokens(rows: Array) -> list[int | None]:
+    """The most likely token of each untouched row, shape (rows, vocabulary_size); None for a row
+    that is no distribution."""
     xp = array_namespace(rows)
     best = xp.argmax(rows, axis=-1)
     largest = xp.take_along_axis(rows, xp.expand_dims(best, axis=-1), axis=-1)
     # argmax stops at a NaN and at an infinity, so one look at the winners sees every bad row.
-    if not bool(xp.all(xp.isfinite(largest))):
-        for index in range(rows.shape[0]):
-            checked_maximum(rows[index], f"{where}, row {index},")
-    return [int(token) for token in best.tolist()]
+    sound = xp.isfinite(largest)[:, 0].tolist()
+    return [token if fine else None for token, fine in zip(best.tolist(), sound, strict=True)]
 
 
 def law_of(logits: Array, sampling: Sampling, where: str = "") -> Law:

@@ -41,8 +41,8 @@ class RowLaws:
         self._after = len(after)
         self._laws: list[Law | None] = [None] * (len(drafted) + 1)
         if sampling.temperature == 0 and is_plain(sampling):
-            tokens = greedy_tokens(logits, f"after {len(history)} tokens")
-            self._laws = [Law.one_hot(token) for token in tokens]
+            tokens = greedy_tokens(logits)
+            self._laws = [None if token is None else Law.one_hot(token) for token in tokens]
 
     def __len__(self) -> int:
         return len(self._laws)

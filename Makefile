@@ -1,0 +1,46 @@
+# `make demo` and `make test` are all a newcomer needs; both set up everything they use in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# What pip is asked for. On Linux the public index serves a CUDA build; for the smaller CPU build:
+#   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+TORCH ?= torch==2.13.0
+
+.PHONY: demo test lint docs clean
+
+demo: $(VENV)/demo-ready
+	$(BIN)/pip install --quiet --no-deps --force-reinstall .
+	$(BIN)/paceline models pull smollm2-135m
+	$(BIN)/paceline bench smollm2-135m -d lookup -n 3 -o $(VENV)/demo.json
+
+test: $(VENV)/test-ready lint
+	$(BIN)/pip install --quiet --no-deps --force-reinstall .
+	$(BIN)/paceline models pull smollm2-135m
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/test-ready
+	$(BIN)/ruff check src tests benchmarks examples scripts
+	$(BIN)/ruff format --check src tests benchmarks examples scripts
+	$(BIN)/mypy
+
+# The pages that are made from the program itself.
+docs: $(VENV)/demo-ready
+	$(BIN)/pip install --quiet --no-deps --force-reinstall .
+	$(BIN)/python scripts/write_help_page.py docs/command-line.md
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# llama-cpp-python is built here, with flags that are safe on this machine. The environment is made
+# again when pyproject.toml changes.
+$(VENV)/demo-ready: pyproject.toml scripts/llamacpp_cmake_args.py | $(BIN)/python
+	CMAKE_ARGS="$$($(BIN)/python scripts/llamacpp_cmake_args.py)" $(BIN)/pip install --quiet '.[llamacpp]'
+	touch $@
+
+$(VENV)/test-ready: $(VENV)/demo-ready
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet '.[llamacpp,transformers,test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,15 @@
+"""Try a draft without any model: the toy engine is exact at every width, so drafted text must be
+plain text, and a draft that breaks that is wrong."""
+
+from paceline import StopConditions, generate
+from paceline.drafts.lookup import LookupDraft
+from paceline.testing import ToyEngine
+
+target = ToyEngine(8, order=2, seed=4)
+stop = StopConditions(max_tokens=60)
+plain = generate(target, [1, 2, 3], stop=stop)
+drafted = generate(target, [1, 2, 3], stop=stop, draft=LookupDraft(), limit=8)
+print(plain.text)
+print(drafted.text)
+print(f"equal: {plain.tokens == drafted.tokens}")
+print(f"{len(plain.rounds)} passes of the target became {len(drafted.rounds)}")
