@@ -20,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--categories")
     args = parser.parse_args()
     path = resolve(args.model)
     engine = load(path, context_size=2048)
@@ -39,7 +40,7 @@ def main() -> None:
         rest = list(islice(stream, args.tokens - 1))
         return perf_counter() - started, (first, *rest)
 
-    chosen = prompts()
+    chosen = prompts(args.categories.split(",") if args.categories else None)
     for side in (ours, theirs):
         side(chosen[0].tokens(engine)[:64])
     result = interleaved(engine, chosen, ours, theirs)

@@ -107,11 +107,10 @@ def greedy_tokens(rows: Array) -> list[int | None]:
     """The most likely token of each untouched row, shape (rows, vocabulary_size); None for a row
     that is no distribution."""
     xp = array_namespace(rows)
-    best = xp.argmax(rows, axis=-1)
-    largest = xp.take_along_axis(rows, xp.expand_dims(best, axis=-1), axis=-1)
-    # argmax stops at a NaN and at an infinity, so one look at the winners sees every bad row.
-    sound = xp.isfinite(largest)[:, 0].tolist()
-    return [token if fine else None for token, fine in zip(best.tolist(), sound, strict=True)]
+    best = xp.argmax(rows, axis=-1).tolist()
+    # The maximum of a row with a NaN is NaN, so one look at the maxima sees every bad row.
+    sound = xp.isfinite(xp.max(rows, axis=-1)).tolist()
+    return [token if fine else None for token, fine in zip(best, sound, strict=True)]
 
 
 def law_of(logits: Array, sampling: Sampling, where: str = "") -> Law:
