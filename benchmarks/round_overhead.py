@@ -77,7 +77,7 @@ class Told(Draft):
         self.best, self.laws, self.start = best, laws, start
 
     def propose(self, contexts: Any, limits: Any) -> list[Proposal]:
-        first = len(contexts[0].history) - self.start
+        first = len(contexts[0].history) - 1 - self.start
         places = [(first + i) % len(self.best) for i in range(limits[0])]
         laws = None if self.laws is None else tuple(self.laws[place] for place in places)
         return [Proposal(tuple(self.best[place] for place in places), self.name, laws)]
@@ -110,7 +110,7 @@ def main() -> None:
             limit=WIDTH - 1,
             sampling=sampling,
             verifier=verifier,
-            stop=StopConditions(max_tokens=1500, ignore_end=True),
+            stop=StopConditions(max_tokens=600, ignore_end=True),
         )
         result[name] = summary(done.rounds)
         print(name, result[name])
@@ -121,7 +121,7 @@ def main() -> None:
         prompt,
         draft=draft,
         limit=WIDTH - 1,
-        stop=StopConditions(max_tokens=1500, ignore_end=True),
+        stop=StopConditions(max_tokens=600, ignore_end=True),
     )
     taken = [1e3 * r.draft_s for r in done.rounds if not r.prefill]
     result["lookup, proposing and observing"] = {"median_ms": median(taken), "rounds": len(taken)}
@@ -135,7 +135,7 @@ def real_rows(model: str) -> tuple[tuple[int, ...], np.ndarray, Engine]:
     prompt = prompts(["edit"])[0].tokens(engine)
     answer = generate(engine, prompt, stop=StopConditions(max_tokens=64, ignore_end=True)).tokens
     [rows] = engine.score([Job(engine.open(), [*prompt, *answer[:-1]], 64)])
-    return prompt, np.array(rows, copy=True), engine
+    return prompt, np.array(np.asarray(rows)), engine
 
 
 def summary(rounds: Any) -> dict[str, Any]:

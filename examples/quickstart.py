@@ -1,10 +1,10 @@
-"""The README's six lines: one answer, drafted by lookup, and what it took."""
+"""The README's lines: one answer, drafted by lookup, and what it took."""
 
 import paceline
 
 target = paceline.load("smollm2-135m")
 draft = paceline.create_draft("lookup", target)
-question = [{"role": "user", "content": "Say the days of the week in order, twice."}]
-answer = paceline.generate(target, question, draft=draft, limit=3)
-print(answer.text)
-print(answer.summary)
+prompt = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday,"
+stop = paceline.StopConditions(max_tokens=32)
+answer = paceline.generate(target, prompt, draft=draft, stop=stop)
+print(answer.text, answer.summary, sep="\n")

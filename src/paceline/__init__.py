@@ -4,8 +4,10 @@
 
     target = paceline.load("smollm2-135m")
     draft = paceline.create_draft("lookup", target)
-    answer = paceline.generate(target, "One, two, three, one, two,", draft=draft)
-    print(answer.text, answer.summary)
+    prompt = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday,"
+    stop = paceline.StopConditions(max_tokens=32)
+    answer = paceline.generate(target, prompt, draft=draft, stop=stop)
+    print(answer.text, answer.summary, sep="\n")
 
 Importing this loads NumPy and nothing heavier; an engine's library is imported when a model of
 that engine is loaded.
