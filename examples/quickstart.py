@@ -5,6 +5,5 @@ import paceline
 target = paceline.load("smollm2-135m")
 draft = paceline.create_draft("lookup", target)
 prompt = "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday, Monday,"
-stop = paceline.StopConditions(max_tokens=32)
-answer = paceline.generate(target, prompt, draft=draft, stop=stop)
+answer = paceline.generate(target, prompt, draft=draft, stop=paceline.StopConditions(max_tokens=32))
 print(answer.text, answer.summary, sep="\n")
