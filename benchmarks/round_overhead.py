@@ -9,6 +9,7 @@ that all eight rows are worked out, as they are when a draft is right.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import Any
 
@@ -16,54 +17,27 @@ import numpy as np
 from common import prompts, write
 
 from paceline import Draft, Proposal, Sampling, StopConditions, create_draft, generate, load
-from paceline.engines.base import Capabilities, Engine, Job, Sequence
+from paceline.engines.base import Engine, Job
 from paceline.sampling.processors import law_of
+from paceline.testing import ToyEngine
 from paceline.verify.block import BlockVerifier
 
 WIDTH = 8
 
 
-class Replayed(Sequence):
-    def fork(self) -> Sequence:
-        raise NotImplementedError
-
-    def _rewind(self, length: int) -> None:
-        pass
-
-    def _close(self) -> None:
-        pass
-
-
-class ReplayEngine(Engine):
+class ReplayEngine(ToyEngine):
     """Gives rows that were scored before, by position."""
 
-    name = "replay"
-
     def __init__(self, real: Engine, rows: np.ndarray, start: int) -> None:
-        self.model, self.vocabulary_size = real.model, real.vocabulary_size
-        self.capabilities = Capabilities(context_size=10_000, max_sequences=1)
-        self.tokenizer, self._rows, self._start = real.tokenizer, rows, start
+        super().__init__(rows.shape[1], context_size=10_000)
+        self.tokenizer, self._scored, self._start = real.tokenizer, rows, start
 
-    @classmethod
-    def load(cls, target: str, **options: Any) -> Engine:  # type: ignore[override]
-        raise NotImplementedError
-
-    def open(self) -> Sequence:
-        return Replayed()
-
-    def _score(self, jobs: list[Job]) -> list[np.ndarray]:  # type: ignore[override]
+    def _score(self, jobs: Sequence[Job]) -> list[np.ndarray]:
         found = []
         for job in jobs:
             end = job.sequence.length + len(job.tokens) - self._start
-            index = np.arange(end - job.rows, end) % len(self._rows)
-            found.append(self._rows[index])
+            found.append(self._scored[np.arange(end - job.rows, end) % len(self._scored)])
         return found
-
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    def close(self) -> None:
-        pass
 
 
 class Told(Draft):

@@ -84,7 +84,8 @@ def test_several_sequences_are_drafted_in_one_forward_each_step() -> None:
 def test_the_cache_is_caught_up_after_pauses_and_rejections() -> None:
     """After any history of drafting, the next proposal is that of a draft that starts afresh, and
     only what is missing is fed."""
-    engine, random = ToyEngine(8, seed=3), np.random.default_rng(0)
+    # It looks back far, or a wrong token left in the cache would not show.
+    engine, random = ToyEngine(8, seed=3, order=40), np.random.default_rng(0)
     draft, one = ModelDraft(engine, engine), context([1, 2, 3])
     opened(draft, one)
     for _ in range(60):
@@ -106,6 +107,7 @@ def test_the_cache_is_caught_up_after_pauses_and_rejections() -> None:
         before = engine.rows_fed
         [proposal] = draft.propose([one], [1])
         assert engine.rows_fed - before == len(one.history) - common
+        assert draft._states[one].sequence.tokens == one.history.tokens
         fresh, twin = ModelDraft(engine, engine), context(one.history.tokens)
         opened(fresh, twin)
         assert fresh.propose([twin], [1])[0].tokens == proposal.tokens

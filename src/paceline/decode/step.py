@@ -151,7 +151,7 @@ class Decoder:
         )
 
     def _propose(self, turns: list[_Turn]) -> None:
-        for name in {turn.source for turn in turns if turn.source is not None}:
+        for name in dict.fromkeys(turn.source for turn in turns if turn.source is not None):
             draft, mine = self.drafts[name], [turn for turn in turns if turn.source == name]
             self._open_draft(name, draft, mine)
             asked = [turn for turn in mine if not turn.prefill]
