@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from paceline.errors import SettingError
 
@@ -172,6 +172,20 @@ class Proposal:
         return None if self.laws is None else self.laws[index]
 
 
+class Preview(NamedTuple):
+    """What a draft would offer if it were asked now, told without asking it. Only a draft whose
+    tokens are all chosen outright has one: to look at a token that was drawn, and then to leave it
+    out, would break exactness (docs/exactness.md, non-anticipation).
+
+    tokens      the continuation it would offer
+    evidence    how much speaks for it: the length of the match, for a lookup. An accepted token
+                counts as one more. 0 if the draft weighs nothing.
+    """
+
+    tokens: Sequence[int]
+    evidence: int
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the target makes of a proposal: accepted indices from root to leaf, and the next token,
@@ -183,14 +197,16 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One turn of one sequence. Seconds are this sequence's share: a batch's time divided by its
-    sequences, so that sums over rounds are wall time.
+    """One turn of one sequence. Seconds are this sequence's share of a batch's time, drafting being
+    shared by those that asked, so that sums over rounds are wall time.
 
     proposed         drafted tokens judged; those after a stop inside the block are not counted
     accepted         drafted tokens emitted (bonus and replacement excluded)
     emitted          tokens emitted, bonus or replacement included
     source           name of the draft that was asked, or None
+    limit            most tokens it was asked for; 0 in a plain round
     width            rows scored in the target's forward
+    batch            sequences that shared the forward
     context          tokens committed before the round
     prefill          the round read the prompt; it is kept out of decode figures
     draft_s          seconds in the draft: proposing and observing
@@ -202,7 +218,9 @@ class Round:
     accepted: int
     emitted: int
     source: str | None
+    limit: int
     width: int
+    batch: int
     context: int
     prefill: bool
     draft_s: float

@@ -1,4 +1,4 @@
-"""Decode prompts to their end: the library's front door."""
+"""Decode prompts to their end."""
 
 from __future__ import annotations
 
@@ -75,12 +75,18 @@ def encode_prompt(engine: Engine, prompt: Prompt) -> tuple[int, ...]:
         ) from None
 
 
+def by_name(draft: Draft | Mapping[str, Draft] | None) -> dict[str, Draft]:
+    """Drafts on offer, by the names that a policy calls them."""
+    if draft is None:
+        return {}
+    return {draft.name: draft} if isinstance(draft, Draft) else dict(draft)
+
+
 def generate(
     engine: Engine,
     prompt: Prompt,
     *,
-    draft: Draft | None = None,
-    limit: int = 3,
+    draft: Draft | Mapping[str, Draft] | None = None,
     policy: Policy | None = None,
     verifier: Verifier | None = None,
     sampling: Sampling | None = None,
@@ -90,8 +96,8 @@ def generate(
 ) -> Generation:
     """Decode one prompt.
 
-    draft       None is plain decoding
-    limit       most tokens the draft may offer in a round, unless a policy is given
+    draft       the drafts on offer, one or several by name
+    policy      chooses among them; None is plain decoding
     verifier    `ChainVerifier` unless given
     on_text     called with each new piece of text as it is certain
 
@@ -103,9 +109,8 @@ def generate(
         stop=stop or StopConditions(),
         logprobs=logprobs,
     )
-    drafts = {} if draft is None else {draft.name: draft}
-    chosen = policy or fixed(draft.name if draft else None, limit)
-    decoder = Decoder(engine, drafts, verifier or ChainVerifier(), chosen)
+    chosen = policy or fixed(None, 0)
+    decoder = Decoder(engine, by_name(draft), verifier or ChainVerifier(), chosen)
     say = None if on_text is None else lambda _, text: on_text(text)
     [generation] = decode(decoder, [request], on_text=say)
     if generation.error is not None:

@@ -35,6 +35,7 @@ class _Turn:
     context_length: int = 0
     emitted: tuple[int, ...] = ()
     accepted: int = 0
+    draft_s: float = 0.0
     settle_s: float = 0.0
 
 
@@ -60,7 +61,7 @@ class Decoder:
         )
         history, chance = History(request.prompt), RandomChance(sampling.seed)
         context = Context(history, sampling, chance.spawn(), stopper.stop_tokens)
-        return Stream(request, history, self.engine.open(), chance, context, stopper)
+        return Stream(request, history, self.engine.open(), chance, context, stopper, self.drafts)
 
     def close(self, stream: Stream) -> None:
         """End a stream, finished or not: its room goes back. Closing twice does nothing."""
@@ -88,15 +89,9 @@ class Decoder:
         scored = perf_counter()
         for turn, rows in zip(turns, logits, strict=True):
             self._settle(turn, rows)
-        settled = perf_counter()
         self._observe(turns)
-        observed = perf_counter()
-        self._record(
-            turns,
-            draft_s=proposed - chosen + observed - settled,
-            verify_s=scored - ready,
-            other_s=chosen - started + ready - proposed,
-        )
+        other_s = chosen - started + ready - proposed
+        self._record(turns, verify_s=scored - ready, other_s=other_s)
         for turn in turns:
             if turn.stream.finished:
                 self.close(turn.stream)
@@ -145,31 +140,33 @@ class Decoder:
         return _Turn(
             stream,
             source if limit > 0 else None,
-            max(0, limit),
+            max(0, limit) if source is not None else 0,
             prefill=prefill,
             context_length=len(stream.history),
         )
 
     def _propose(self, turns: list[_Turn]) -> None:
+        """Ask each draft once for all streams that chose it; its time is theirs."""
         for name in dict.fromkeys(turn.source for turn in turns if turn.source is not None):
             draft, mine = self.drafts[name], [turn for turn in turns if turn.source == name]
-            self._open_draft(name, draft, mine)
+            self._open_draft(draft, name, mine)
             asked = [turn for turn in mine if not turn.prefill]
             if not asked:
                 continue
+            started = perf_counter()
             contexts = [turn.stream.context for turn in asked]
             limits = [turn.limit for turn in asked]
             proposals = draft.propose(contexts, limits)
             for turn, proposal in zip(asked, proposals, strict=True):
                 turn.proposal = self._checked(proposal, turn.limit)
+            _share(started, asked)
 
-    def _open_draft(self, name: str, draft: Draft, turns: list[_Turn]) -> None:
-        new = [turn.stream for turn in turns if name not in turn.stream.drafts_open]
-        for stream in new:
-            draft.open(stream.context)
-            stream.drafts_open.add(name)
+    def _open_draft(self, draft: Draft, name: str, turns: list[_Turn]) -> None:
+        started = perf_counter()
+        new = [turn for turn in turns if turn.stream.open_draft(name)]
         if new:
-            draft.prefill([stream.context for stream in new])
+            draft.prefill([turn.stream.context for turn in new])
+            _share(started, new)
 
     def _checked(self, proposal: Proposal, limit: int) -> Proposal:
         """A proposal that this target can judge. Raises DraftError or SettingError."""
@@ -244,15 +241,13 @@ class Decoder:
 
     def _observe(self, turns: list[_Turn]) -> None:
         for turn in turns:
+            started = perf_counter()
             for name in turn.stream.drafts_open:
                 self.drafts[name].observe(turn.stream.context, turn.emitted)
+            _share(started, [turn])
 
-    def _record(
-        self, turns: list[_Turn], *, draft_s: float, verify_s: float, other_s: float
-    ) -> None:
+    def _record(self, turns: list[_Turn], *, verify_s: float, other_s: float) -> None:
         fed = sum(len(turn.job.tokens) for turn in turns if turn.job)
-        # Proposing takes the streams that asked; observing, all that have a draft open.
-        drafting = sum(bool(turn.stream.drafts_open) for turn in turns)
         for turn in turns:
             assert turn.job is not None
             width = len(turn.proposal.tokens) + 1
@@ -264,11 +259,20 @@ class Decoder:
                     accepted=turn.accepted,
                     emitted=len(turn.emitted),
                     source=None if turn.prefill else turn.source,
+                    limit=0 if turn.prefill else turn.limit,
                     width=width,
+                    batch=len(turns),
                     context=turn.context_length,
                     prefill=turn.prefill,
-                    draft_s=draft_s / drafting if turn.stream.drafts_open else 0.0,
+                    draft_s=turn.draft_s,
                     verify_s=verify_s * len(turn.job.tokens) / fed,
                     other_s=turn.settle_s + other_s / len(turns),
                 )
             )
+
+
+def _share(started: float, turns: list[_Turn]) -> None:
+    """Count the time since then as drafting, in equal parts."""
+    each_s = (perf_counter() - started) / len(turns)
+    for turn in turns:
+        turn.draft_s += each_s

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from paceline.decode.stop import Stopper
-from paceline.drafts.base import Context
+from paceline.drafts.base import Context, Draft
 from paceline.engines.base import Sequence
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, unknown_name
 from paceline.sampling.chance import RandomChance
 from paceline.sampling.history import History
-from paceline.types import FinishReason, Request, Round
+from paceline.types import FinishReason, Preview, Request, Round
 
 
 @dataclass(eq=False, slots=True)
@@ -22,6 +24,8 @@ class Stream:
     rounds           one per step, the reading of the prompt first
     log_probs        one per output token, if the request asked for them
     margins          one per output token, if the request asked for them
+    drafts           those on offer, by name
+    policy_notes     whatever the policy keeps of this stream
     finish_reason    set when it has ended; `error` then says if it ended badly
     """
 
@@ -31,6 +35,8 @@ class Stream:
     chance: RandomChance
     context: Context
     stopper: Stopper
+    drafts: Mapping[str, Draft] = field(default_factory=dict)
+    policy_notes: Any = None
     rounds: list[Round] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
@@ -45,6 +51,36 @@ class Stream:
     @property
     def prompt_is_read(self) -> bool:
         return self.sequence.length > 0
+
+    @property
+    def room(self) -> int:
+        """Most tokens the answer can still take."""
+        return self.stopper.room
+
+    def open_draft(self, name: str) -> bool:
+        """Let a draft know of this request; whether it didn't yet."""
+        if name in self.drafts_open:
+            return False
+        self.drafts[name].open(self.context)
+        self.drafts_open.add(name)
+        return True
+
+    def preview(self, name: str, most: int) -> Preview:
+        """What a foreseeable draft would offer now (`Draft.preview`). Raises SettingError for one
+        that is not on offer."""
+        draft = self._draft(name)
+        if self.open_draft(name):
+            draft.prefill([self.context])
+        return draft.preview(self.context, most)
+
+    def behind(self, name: str) -> int:
+        """How many tokens a draft has yet to read before its next proposal."""
+        return self._draft(name).behind(self.context)
+
+    def _draft(self, name: str) -> Draft:
+        if name not in self.drafts:
+            raise unknown_name("draft", name, self.drafts)
+        return self.drafts[name]
 
     @property
     def missing(self) -> list[int]:

@@ -13,7 +13,7 @@ from paceline.engines.base import Engine
 from paceline.errors import SettingError
 from paceline.sampling.chance import Chance, RandomChance
 from paceline.sampling.history import History
-from paceline.types import Proposal, Sampling
+from paceline.types import Preview, Proposal, Sampling
 
 
 @dataclass(eq=False, slots=True)
@@ -43,6 +43,25 @@ class Draft(abc.ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for `paceline list`: what it proposes and what it needs."""
+
+    engine: Engine | None = None
+    """Whose forwards a proposal takes; None where it takes none, or none that can be priced."""
+
+    foreseeable: ClassVar[bool] = False
+    """Whether `preview` tells a proposal before it is asked for. Such a draft costs next to nothing
+    and chooses all its tokens outright; it is opened with the request, to be watched."""
+
+    weighs: ClassVar[bool] = False
+    """Whether `Preview.evidence` says how much speaks for a proposal."""
+
+    def preview(self, context: Context, most: int) -> Preview:
+        """The first `most` tokens that `propose` would offer to who has looked. Only for a
+        foreseeable draft; it commits to nothing."""
+        raise NotImplementedError(f"the draft {self.name} is not foreseeable")
+
+    def behind(self, context: Context) -> int:  # noqa: ARG002
+        """How many committed tokens it has yet to read before its next proposal."""
+        return 0
 
     @property
     def remembers(self) -> bool:

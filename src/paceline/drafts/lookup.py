@@ -14,7 +14,10 @@ from paceline.drafts.automaton import Follower, SuffixAutomaton
 from paceline.drafts.base import Context, Draft
 from paceline.engines.base import Engine
 from paceline.errors import SettingError, unknown_name
-from paceline.types import Proposal
+from paceline.types import Preview, Proposal
+
+# Unless given, under a fixed limit; docs/log.md says how they were chosen.
+MIN_MATCH, REACH = 2, 2.0
 
 _SEPARATOR = -2  # between the texts of a store; no token, so no match crosses it
 
@@ -41,6 +44,7 @@ _NAMED_STORES: dict[tuple[str, str, str, int], Store] = {}
 class _State:
     own: SuffixAutomaton
     shared: Follower | None
+    watched: bool = False  # a policy looks at each proposal before it asks
 
 
 class LookupDraft(Draft):
@@ -49,18 +53,27 @@ class LookupDraft(Draft):
 
     min_match    shortest match that is followed, in tokens
     reach        tokens proposed per token of match length: short matches are weak evidence
+                 Unless given, both are 2 under a fixed limit, and bound nothing under a policy
+                 that watches the draft: it judges each match by its record
     store        matched too where its match is longer; each request joins it when it ends
     """
 
     name = "lookup"
     summary = "what followed the last longest match in prompt and output; needs nothing"
 
+    foreseeable = True
+    weighs = True
+
     def __init__(
-        self, *, min_match: int = 2, reach: float = 2.0, store: Store | None = None
+        self,
+        *,
+        min_match: int | None = None,
+        reach: float | None = None,
+        store: Store | None = None,
     ) -> None:
-        if min_match < 1:
+        if min_match is not None and min_match < 1:
             raise SettingError(f"min_match is {min_match}.", "It must be 1 or more.")
-        if not 0 < reach <= 1e6:
+        if reach is not None and not 0 < reach <= 1e6:
             raise SettingError(f"reach is {reach}.", "It must be above 0 and at most 1e6.")
         self.min_match, self.reach, self.store = min_match, reach, store
         self._states: dict[Context, _State] = {}
@@ -110,20 +123,39 @@ class LookupDraft(Draft):
     def remembers(self) -> bool:
         return self.store is not None
 
+    def preview(self, context: Context, most: int) -> Preview:
+        state = self._states[context]
+        state.watched = True
+        tokens, evidence = self._found(state, most)
+        return Preview(tokens, evidence)
+
     def _continuation(self, state: _State, limit: int) -> list[int]:
+        return self._found(state, limit)[0]
+
+    def _found(self, state: _State, limit: int) -> tuple[list[int], int]:
+        """What to offer, and the length of the match before it."""
         own, shared = state.own, state.shared
         if shared is not None and shared.match_length > own.match_length:
-            tokens = shared.continuation(self._count(shared.match_length, limit))
+            length = shared.match_length
+            tokens = shared.continuation(self._count(length, limit, state.watched))
             found = tokens[: tokens.index(_SEPARATOR)] if _SEPARATOR in tokens else tokens
             if found:
-                return found
-        return own.continuation(self._count(own.match_length, limit))
+                return found, length
+        length = own.match_length
+        return own.continuation(self._count(length, limit, state.watched)), length
 
-    def _count(self, match_length: int, limit: int) -> int:
+    def _count(self, match_length: int, limit: int, watched: bool) -> int:
         """Tokens to offer after a match."""
-        if match_length < self.min_match:
+        least, reach = self.min_match, self.reach
+        if least is None:
+            least = 1 if watched else MIN_MATCH
+        if match_length < least:
             return 0
-        return min(limit, max(1, int(self.reach * match_length)))
+        if reach is None:
+            if watched:
+                return limit
+            reach = REACH
+        return min(limit, max(1, int(reach * match_length)))
 
     def close(self, context: Context) -> None:
         if self._states.pop(context, None) is not None and self.store is not None:
@@ -132,7 +164,7 @@ class LookupDraft(Draft):
     def facts(self) -> dict[str, Any]:
         return {
             "draft": self.name,
-            "min_match": self.min_match,
-            "reach": self.reach,
+            "min_match": self.min_match,  # None: 2 under a fixed limit, 1 under a watching policy
+            "reach": self.reach,  # None: 2 under a fixed limit, without bound under such a policy
             "shared_store": self.store is not None,
         }

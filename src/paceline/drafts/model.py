@@ -51,6 +51,8 @@ class ModelDraft(Draft):
     name = "model"
     summary = "a smaller model of the same family; needs its file, directory or name"
 
+    engine: Engine
+
     def __init__(self, engine: Engine, target: Engine) -> None:
         self.fit = check_pair(target, engine)
         self.engine = engine
@@ -138,13 +140,13 @@ class ModelDraft(Draft):
         """What the draft's sequence must be fed to hold all that is committed. Whatever it holds
         beyond the common part, rejected or superseded, is rewound."""
         state, committed = turn.state, turn.context.history.tokens
-        held = state.sequence.tokens
-        agreed = state.agreed
-        while agreed < min(len(held), len(committed) - 1) and held[agreed] == committed[agreed]:
-            agreed += 1
-        state.sequence.rewind(agreed)
-        state.agreed = agreed
-        return committed[agreed:]
+        state.sequence.rewind(_agreed(state, committed))
+        return committed[state.agreed :]
+
+    def behind(self, context: Context) -> int:
+        state = self._states.get(context)
+        held = 0 if state is None else _agreed(state, context.history.tokens)
+        return len(context.history) - held
 
     def _within_reach(self, context: Context, limit: int) -> int:
         """The limit that the draft's own context leaves this sequence; 0 once it can't follow.
@@ -166,3 +168,13 @@ class ModelDraft(Draft):
 
     def facts(self) -> dict[str, Any]:
         return {"draft": self.name, "fit": self.fit, **self.engine.facts()}
+
+
+def _agreed(state: _State, committed: AbstractSequence[int]) -> int:
+    """How many of the held tokens are the committed ones; the last committed one never counts,
+    because its row is what the next proposal needs."""
+    held, agreed = state.sequence.tokens, state.agreed
+    while agreed < min(len(held), len(committed) - 1) and held[agreed] == committed[agreed]:
+        agreed += 1
+    state.agreed = agreed
+    return agreed

@@ -128,6 +128,10 @@ class TransformersEngine(Engine):
                     if part.rows:
                         rows[part.number].append(logits[begin : begin + part.rows])
                     begin += part.rows
+        if self._loaded.device.type == "cuda":
+            # The forward is over when it is over, not when it was asked for: whoever times a score,
+            # the policy for one, must see what it took. The rows are read right afterwards anyway.
+            torch.cuda.synchronize(self._loaded.device)
         # Copies, because tensors of inference mode can't be changed in place by whoever gets them.
         return [found[0].clone() if len(found) == 1 else torch.cat(found) for found in rows]
 
@@ -149,7 +153,7 @@ class TransformersEngine(Engine):
             "engine": self.name,
             "model": self.model,
             "architecture": type(self._model).__name__,
-            "device": str(self._loaded.device),
+            "device": device_name(self._loaded.device),
             "dtype": self._loaded.dtype,
             "dtype_reason": self._loaded.dtype_reason,
             "threads": torch.get_num_threads(),
@@ -189,6 +193,13 @@ class TransformersEngine(Engine):
         self._loaded = None  # type: ignore[assignment]
         self.cache = KeyValueCache(0, 0)
         self.free_slots = []
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or the GPU with its own name: costs differ between two of them."""
+    if device.type != "cuda":
+        return str(device)
+    return f"{device} ({torch.cuda.get_device_name(device)})"
 
 
 def listed(tokens: int | list[int] | None) -> list[int]:
