@@ -1,0 +1,1 @@
+"""When a draft pays: costs, survival, break-even, the policy, and a simulator. Sees no model."""

@@ -1,0 +1,68 @@
+"""What the policy did, and what it saved by its own costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.types import Round
+
+
+@dataclass(slots=True)
+class Account:
+    """Sums over decoding rounds; the reading of prompts is kept out.
+
+    limits     how often each limit was chosen, 0 included
+    spent_s    what the rounds took
+    plain_s    what their tokens would have taken plainly, by the profile and its present drift: an
+               estimate, which a bench replaces by a measurement
+    """
+
+    rounds: int = 0
+    drafted: int = 0
+    limits: Counter[int] = field(default_factory=Counter)
+    spent_s: float = 0.0
+    plain_s: float = 0.0
+
+    def add(self, round: Round, plain_token_s: float) -> None:
+        self.rounds += 1
+        self.drafted += round.limit > 0
+        self.limits[round.limit] += 1
+        self.spent_s += round.draft_s + round.verify_s + round.other_s
+        self.plain_s += round.emitted * plain_token_s
+
+    def __add__(self, other: Account) -> Account:
+        return Account(
+            self.rounds + other.rounds,
+            self.drafted + other.drafted,
+            self.limits + other.limits,
+            self.spent_s + other.spent_s,
+            self.plain_s + other.plain_s,
+        )
+
+    @property
+    def saved_s(self) -> float:
+        return self.plain_s - self.spent_s
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "rounds": self.rounds,
+            "rounds_asked": self.drafted,
+            "limits": {str(limit): n for limit, n in sorted(self.limits.items())},
+            "spent_s": self.spent_s,
+            "plain_s_by_costs": self.plain_s,
+            "saved_s_by_costs": self.saved_s,
+        }
+
+    def sentence(self) -> str:
+        """For a terminal."""
+        if not self.rounds:
+            return "no rounds after the first token"
+        asked = Counter({limit: n for limit, n in self.limits.items() if limit})
+        common = ", ".join(f"{limit} ({n}×)" for limit, n in asked.most_common(3))
+        drafted = f"drafted in {self.drafted} of {self.rounds} rounds"
+        if common:
+            drafted += f", limits {common}"
+        word = "saved" if self.saved_s >= 0 else "lost"
+        return f"{drafted}; {word} {abs(self.saved_s):.2f} s against {self.plain_s:.2f} s plain"

@@ -1,0 +1,382 @@
+"""Which draft to ask, and for how many tokens: whatever brings the most expected tokens per second,
+plain decoding included.
+
+It looks at measured costs, at rounds, at committed tokens, and at what foreseeable drafts would
+offer; never at a token that was drawn. So it may choose as it likes without touching the output law
+(docs/exactness.md, non-anticipation).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from paceline.economics import allocate
+from paceline.economics.account import Account
+from paceline.economics.cost import Costs
+from paceline.economics.live import LiveCosts
+from paceline.economics.notices import Notices
+from paceline.economics.survival import MOST, Shared, Survival
+from paceline.types import Choice, Preview, Round
+
+if TYPE_CHECKING:
+    from paceline.decode.stream import Stream
+
+log = logging.getLogger("paceline")
+
+_LEAST_GAIN = 1.02  # below this, plain decoding: an estimate is no promise
+_PROBE_SHARE = 0.02  # of decoding time may go into finding out whether a priced draft pays now
+_HORIZON = 64  # tokens over which catching up is written off
+_PLAIN = Choice(None, 0)
+
+
+@dataclass(slots=True)
+class Source:
+    """A draft on offer, as the policy sees it.
+
+    foreseeable    `Draft.foreseeable`: free, and judged on every token whether asked or not
+    weighs         `Draft.weighs`: it says how much speaks for a proposal
+    costs          of the model that drafts; None for a draft without one, whose price is then
+                   learned from the rounds it takes
+    """
+
+    name: str
+    foreseeable: bool = False
+    weighs: bool = False
+    costs: Costs | None = None
+
+
+@dataclass(slots=True)
+class _Priced:
+    """A source that has to be asked to be known, and what asking costs."""
+
+    source: Source
+    live: LiveCosts | None
+    ask_s: float = 0.0  # learned, where there are no costs
+    credit_s: float = 0.0  # saved up for the next probe
+    hopeless: bool = False  # can't pay even if always right
+
+    def seconds(self, sequences: int, limit: int, behind: int) -> float:
+        """Of proposing `limit` tokens for `sequences` that have `behind` tokens to read."""
+        if self.live is None:
+            return self.ask_s * sequences
+        step = float(self.live.steps_s(sequences)[sequences])
+        return self.live.feed_s(max(1, behind)) + (limit - 1) * step
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What the policy keeps of one stream."""
+
+    survivals: dict[str, Survival]
+    length: int = 0  # committed tokens when the choice was made
+    rounds: int = 0
+    previews: list[tuple[Survival, Preview]] = field(default_factory=list)
+    expected_draft_s: float = 0.0
+
+
+_Option: TypeAlias = tuple[str, np.ndarray]
+"""A source for one stream, and by position the chance that its token is right if those before it
+were, as far as it may be asked."""
+
+
+class MeasuredPolicy:
+    """The default policy: measured costs, counted survival, and 0 as one of the limits.
+
+    costs      of the target
+    sources    the drafts on offer
+    frozen     keep to the costs as recorded: the same choices in every run
+    most       most tokens of a proposal
+
+    One policy may serve many requests, one after another or together; what it has counted in one
+    is where the next begins.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        sources: Sequence[Source],
+        *,
+        frozen: bool = False,
+        most: int = MOST,
+        say: Callable[[str], None] = log.warning,
+    ) -> None:
+        self.costs = LiveCosts(costs, frozen=frozen)
+        self.account = Account()
+        self.frozen = frozen
+        self._most = min(most, MOST)
+        self._foreseeable = [source.name for source in sources if source.foreseeable]
+        self._weighs = {source.name for source in sources if source.weighs}
+        self._priced = {
+            source.name: _Priced(
+                source, None if source.costs is None else LiveCosts(source.costs, frozen=frozen)
+            )
+            for source in sources
+            if not source.foreseeable
+        }
+        self._shared: dict[tuple[str, float], Shared] = {}
+        self._last: list[Stream] = []
+        self._notices = Notices(say)
+        for priced in self._priced.values():
+            priced.hopeless = self._notices.cannot_pay(
+                costs, priced.source.name, priced.source.costs
+            )
+
+    def fresh(self) -> MeasuredPolicy:
+        """A policy that has counted nothing yet, with the same live costs."""
+        twin = copy(self)
+        twin.account, twin._shared, twin._last = Account(), {}, []
+        twin._priced = {name: replace(p, credit_s=0.0) for name, p in self._priced.items()}
+        return twin
+
+    def __call__(self, streams: Sequence[Stream]) -> list[Choice]:
+        """One choice per stream. Raises SettingError for a source that is none of its drafts."""
+        self.settle()
+        notes = [self._notes(stream) for stream in streams]
+        options = [self._options(s, n) for s, n in zip(streams, notes, strict=True)]
+        choices = self._choose(streams, options)
+        asked = Counter(
+            choice.source
+            for stream, choice in zip(streams, choices, strict=True)
+            if stream.prompt_is_read
+        )
+        for stream, note, choice in zip(streams, notes, choices, strict=True):
+            note.length, note.rounds = len(stream.history), len(stream.rounds)
+            priced = self._priced.get(choice.source or "")
+            note.expected_draft_s = 0.0
+            if priced is not None and stream.prompt_is_read:
+                together, behind = asked[choice.source], stream.behind(priced.source.name)
+                note.expected_draft_s = priced.seconds(together, choice.limit, behind) / together
+        self._last = list(streams)
+        return choices
+
+    # What the last rounds taught.
+
+    def settle(self) -> None:
+        """Learn from the rounds since the last choice. The next choice does it by itself; call it
+        to bring `account` up to date after the last round."""
+        streams = [s for s in self._last if len(s.rounds) > s.policy_notes.rounds]
+        self._last = []
+        for stream in streams:
+            self._learn(stream, stream.policy_notes)
+        decoding = [stream.rounds[-1] for stream in streams if not stream.rounds[-1].prefill]
+        if not decoding or len(decoding) < decoding[0].batch:
+            return  # the forward also read prompts, whose rows cost otherwise
+        rows = sum(round.width for round in decoding)
+        context = sum(round.context for round in decoding) // len(decoding)
+        self.costs.observe(rows, len(decoding), context, sum(r.verify_s for r in decoding))
+        self.costs.observe_overhead(rows, sum(round.other_s for round in decoding))
+        count = len(decoding)
+        plain_s = float(self.costs.round_s(count, context)[count]) * self.costs.drift
+        for round in decoding:
+            self.account.add(round, plain_s / count)
+
+    def _learn(self, stream: Stream, notes: _Notes) -> None:
+        new = stream.history.tokens[notes.length :]
+        for survival, preview in notes.previews:
+            survival.judge(preview, new)
+        notes.previews = []
+        round = stream.rounds[-1]
+        if round.prefill:
+            return
+        for name, priced in self._priced.items():
+            if round.source != name:
+                priced.credit_s += _PROBE_SHARE * self._share_s(round)
+                continue
+            survival = notes.survivals[name]
+            # A draft that offered less than it was asked for has missed there; only a stop ends a
+            # proposal early without a miss.
+            judged = round.proposed if stream.finished else min(round.limit, round.accepted + 1)
+            survival.learn(0, round.accepted, judged)
+            if priced.live is None:
+                priced.ask_s += 0.0 if self.frozen else 0.2 * (round.draft_s - priced.ask_s)
+            elif round.proposed == round.limit:
+                priced.live.observe_whole(notes.expected_draft_s, round.draft_s)
+            self._notices.collapsed(name, priced.source.costs, survival, stream.request.sampling)
+
+    def _share_s(self, round: Round) -> float:
+        """What a round took, in one sequence's share; by the costs where only they may decide."""
+        if not self.frozen:
+            return round.draft_s + round.verify_s + round.other_s
+        table = self.costs.round_s(round.batch, round.context)
+        rows = min(round.batch * round.width, len(table) - 1)
+        return float(table[rows]) / round.batch if round.batch <= rows else 0.0
+
+    # What can be asked now.
+
+    def _notes(self, stream: Stream) -> _Notes:
+        notes: Any = stream.policy_notes
+        if notes is None:
+            temperature = round(stream.request.sampling.temperature, 1)
+            names = [*self._foreseeable, *self._priced]
+            if stream.request.draft is not None:
+                names = [name for name in names if name == stream.request.draft]
+            notes = _Notes({name: Survival(self._prior(name, temperature)) for name in names})
+            stream.policy_notes = notes
+        found: _Notes = notes
+        return found
+
+    def _prior(self, name: str, temperature: float) -> Shared:
+        key = name, temperature
+        if key not in self._shared:
+            self._shared[key] = Shared(weighs=name in self._weighs)
+        return self._shared[key]
+
+    def _options(self, stream: Stream, notes: _Notes) -> list[_Option]:
+        limit = stream.request.draft_limit
+        most = min(self._most if limit is None else min(limit, self._most), stream.room - 1)
+        options: list[_Option] = []
+        for name, survival in notes.survivals.items():
+            priced = self._priced.get(name)
+            if priced is not None:
+                if most > 0 and not priced.hopeless:
+                    options.append((name, survival.steps(0)[:most]))
+                continue
+            preview = stream.preview(name, self._most)
+            tokens, evidence = preview
+            if tokens:
+                notes.previews.append((survival, preview))
+                if most > 0:
+                    options.append((name, survival.steps(evidence)[: min(most, len(tokens))]))
+        return options
+
+    # What is worth asking.
+
+    def _choose(self, streams: Sequence[Stream], options: list[list[_Option]]) -> list[Choice]:
+        if not streams:
+            return []
+        if len(streams) == 1:
+            return [self._choose_for_one(streams[0], options[0])]
+        return self._choose_for_batch(streams, options)
+
+    def _choose_for_one(self, stream: Stream, options: list[_Option]) -> Choice:
+        round_s = self.costs.round_s(1, len(stream.history))
+        best_rate = _LEAST_GAIN * allocate.plain(round_s, 1)
+        best = _PLAIN
+        for name, steps in options:
+            draft_s = self._draft_s(stream, name, len(steps))
+            rate, limit = allocate.for_one(steps.cumprod(), round_s, draft_s)
+            if rate > best_rate:
+                best_rate, best = rate, Choice(name, limit)
+        return self._probe([stream], [options], round_s, [best])[0]
+
+    def _draft_s(self, stream: Stream, name: str, count: int) -> np.ndarray | float:
+        """Seconds of drafting 1, 2, … tokens, in the target's profiled time."""
+        priced = self._priced.get(name)
+        if priced is None:
+            return 0.0
+        if priced.live is None:
+            return priced.ask_s / self.costs.drift
+        step = priced.live.feed_s(1)
+        owed = self._owed_s(priced.live, stream.behind(name), stream.room)
+        return (owed + step * np.arange(1, count + 1)) / self.costs.drift
+
+    def _owed_s(self, live: LiveCosts, behind: int, room: int) -> float:
+        """What the first drafted token costs beyond a step: what lies far behind is read once, and
+        serves many rounds."""
+        behind = max(1, behind)
+        usual = live.feed_s(min(behind, 2))
+        spread = max(1.0, min(room, _HORIZON) / 2)
+        return usual - live.feed_s(1) + (live.feed_s(behind) - usual) / spread
+
+    def _choose_for_batch(
+        self, streams: Sequence[Stream], options: list[list[_Option]]
+    ) -> list[Choice]:
+        count = len(streams)
+        context = sum(len(stream.history) for stream in streams) // count
+        round_s = self.costs.round_s(count, context)
+        best_rate = _LEAST_GAIN * allocate.plain(round_s, count)
+        choices = [_PLAIN] * count
+        survival = self._survival(options)
+        free = [name for name in self._foreseeable if name in survival]
+        best, names = _likeliest([(name, survival[name]) for name in free], count, self._most)
+        plan = allocate.for_batch(best, round_s)
+        if plan.rate > best_rate:
+            best_rate, choices = plan.rate, _choices(names, plan.limits)
+        for name in self._priced:
+            if name in survival:
+                both, names_of_both = _likeliest([(None, best), (name, survival[name])], count)
+                mixed = [a or b for a, b in zip(names_of_both, names, strict=True)]
+                asked = [s for s, chosen in zip(streams, mixed, strict=True) if chosen == name]
+                if not asked:
+                    continue
+                draft_s = self._drafting_s(self._priced[name], asked, count)
+                plan = allocate.for_drafted_batch(both, round_s, draft_s / self.costs.drift)
+                if plan.rate > best_rate:
+                    best_rate, choices = plan.rate, _choices(mixed, plan.limits)
+        return self._probe(streams, options, round_s, choices)
+
+    def _survival(self, options: list[list[_Option]]) -> dict[str, np.ndarray]:
+        """By source, survival by sequence and position; 0 where it has nothing to offer."""
+        found: dict[str, np.ndarray] = {}
+        for number, offered in enumerate(options):
+            for name, steps in offered:
+                if name not in found:
+                    found[name] = np.zeros((len(options), self._most))
+                found[name][number, : len(steps)] = steps
+        return {name: steps.cumprod(axis=1) for name, steps in found.items()}
+
+    def _drafting_s(self, priced: _Priced, asked: list[Stream], sequences: int) -> np.ndarray:
+        """Seconds of drafting, shape (sequences, most): for 1, 2, … of them and limits 1, 2, …"""
+        if priced.live is None:
+            asked_s = priced.ask_s * np.arange(1, sequences + 1)
+            return np.repeat(asked_s[:, None], self._most, axis=1)
+        live, name = priced.live, priced.source.name
+        owed = sum(self._owed_s(live, s.behind(name), s.room) for s in asked) / len(asked)
+        steps = live.steps_s(sequences)[1:]
+        return steps[:, None] * np.arange(1, self._most + 1) + owed
+
+    def _probe(
+        self,
+        streams: Sequence[Stream],
+        options: list[list[_Option]],
+        round_s: np.ndarray,
+        choices: list[Choice],
+    ) -> list[Choice]:
+        """Where no priced source was chosen, ask one for one token now and then: as often as a
+        small share of the time pays for, the reading of what it has missed included."""
+        if not self._priced or any(choice.source in self._priced for choice in choices):
+            return choices
+        wider = len(streams) + 1
+        if wider >= len(round_s):
+            return choices
+        wider_s = float(round_s[wider] - round_s[wider - 1]) * self.costs.drift
+        for number, (stream, offered) in enumerate(zip(streams, options, strict=True)):
+            for name, _ in offered if stream.prompt_is_read else ():
+                priced = self._priced.get(name)
+                if priced is None:
+                    continue
+                price_s = priced.seconds(1, 1, stream.behind(name)) + max(0.0, wider_s)
+                if priced.credit_s >= price_s:
+                    priced.credit_s = 0.0
+                    return [*choices[:number], Choice(name, 1), *choices[number + 1 :]]
+        return choices
+
+
+def _likeliest(
+    sources: Sequence[tuple[str | None, np.ndarray]], sequences: int, most: int = MOST
+) -> tuple[np.ndarray, list[str | None]]:
+    """Per sequence the source with the most expected tokens: its survival, and its name. The first
+    named keeps what no other has more of."""
+    if not sources:
+        return np.zeros((sequences, most)), [None] * sequences
+    name, best = sources[0]
+    names = [name] * sequences
+    for name, survival in sources[1:]:
+        more = survival.sum(axis=1) > best.sum(axis=1)
+        best = np.where(more[:, None], survival, best)
+        names = [name if better else n for n, better in zip(names, more.tolist(), strict=True)]
+    return best, names
+
+
+def _choices(names: Sequence[str | None], limits: Sequence[int]) -> list[Choice]:
+    return [
+        Choice(name, limit) if limit and name is not None else _PLAIN
+        for name, limit in zip(names, limits, strict=True)
+    ]
