@@ -26,7 +26,19 @@ ALLOWED = {
     "verify": {"errors", "types", "sampling"},
     "drafts": {"errors", "types", "sampling", "engines", "plugins", "models"},
     "decode": {"errors", "types", "sampling", "engines", "drafts", "verify"},
-    "measure": {"errors", "types", "sampling", "engines", "drafts", "verify", "decode"},
+    "economics": {"errors", "types"},
+    "measure": {
+        "errors",
+        "types",
+        "sampling",
+        "models",
+        "engines",
+        "drafts",
+        "verify",
+        "decode",
+        "economics",
+    },
+    "front": {"errors", "types", "engines", "drafts", "verify", "decode", "measure"},
     "testing": {"errors", "types", "sampling", "engines", "verify"},
     "cli": {
         "errors",
@@ -37,6 +49,7 @@ ALLOWED = {
         "verify",
         "drafts",
         "decode",
+        "economics",
         "measure",
     },
 }
@@ -87,6 +100,11 @@ def test_verifiers_never_see_an_engine_and_nothing_imports_the_command_line() ->
     """The two laws a reader relies on most, stated by themselves."""
     assert "engines" not in ALLOWED["verify"]
     assert not any("cli" in allowed for allowed in ALLOWED.values())
+
+
+def test_economics_never_sees_a_model_and_the_loop_knows_nothing_of_it() -> None:
+    assert ALLOWED["economics"] == {"errors", "types"}
+    assert "economics" not in ALLOWED["decode"]
 
 
 def test_the_laws_can_fail() -> None:

@@ -13,7 +13,7 @@ Importing this loads NumPy and nothing heavier; an engine's library is imported 
 that engine is loaded.
 """
 
-from paceline.decode.generate import Generation, decode, encode_prompt, generate
+from paceline.decode.generate import Generation, decode, encode_prompt
 from paceline.decode.policy import Policy, fixed
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context, Draft
@@ -21,9 +21,12 @@ from paceline.drafts.create import create_draft
 from paceline.engines.base import Capabilities, Engine, Job, Sequence
 from paceline.engines.load import load
 from paceline.errors import PacelineError
+from paceline.front import generate
+from paceline.measure.adaptive import measured_policy
 from paceline.types import (
     Choice,
     FinishReason,
+    Preview,
     Proposal,
     Request,
     Round,
@@ -47,6 +50,7 @@ __all__ = [
     "Job",
     "PacelineError",
     "Policy",
+    "Preview",
     "Proposal",
     "Request",
     "Round",
@@ -62,4 +66,5 @@ __all__ = [
     "fixed",
     "generate",
     "load",
+    "measured_policy",
 ]

@@ -233,7 +233,7 @@ def toy_workload(count: int = 5) -> Workload:
 
 
 def lookup_configuration(limit: int = 4) -> Configuration:
-    return Configuration(f"lookup -n {limit}", LookupDraft(), limit)
+    return Configuration(f"lookup -n {limit}", {"lookup": LookupDraft()}, limit)
 
 
 def test_bench_runs_everything_interleaved_and_adds_up() -> None:
@@ -288,7 +288,7 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
                 raise KeyboardInterrupt
             super().open(context)
 
-    configurations = [Configuration("x", Interrupting(), 3)]
+    configurations = [Configuration("x", {"x": Interrupting()}, 3)]
     result = BenchResult(
         engine.facts(), [Configuration("plain"), *configurations], toy_workload(), Sampling(), 8
     )
@@ -311,7 +311,7 @@ def test_repeats_of_one_prompt_make_no_interval() -> None:
 def test_a_draft_that_remembers_is_not_benched() -> None:
     draft = LookupDraft(store=Store())
     with pytest.raises(SettingError, match="remembers earlier requests"):
-        run_bench(ToyEngine(8), [Configuration("x", draft, 3)], toy_workload(), max_tokens=8)
+        run_bench(ToyEngine(8), [Configuration("x", {"x": draft}, 3)], toy_workload(), max_tokens=8)
 
 
 def test_sampled_texts_are_not_compared() -> None:
@@ -319,7 +319,7 @@ def test_sampled_texts_are_not_compared() -> None:
     draft = ModelDraft(ToyEngine(8, seed=4), engine)
     result = run_bench(
         engine,
-        [Configuration("m", draft, 3)],
+        [Configuration("m", {"m": draft}, 3)],
         toy_workload(2),
         max_tokens=8,
         sampling=Sampling(temperature=1.0, seed=1),

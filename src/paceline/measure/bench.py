@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paceline.decode.figures import Figures, figures
 from paceline.decode.generate import Generation, decode
-from paceline.decode.policy import fixed
+from paceline.decode.policy import Policy, fixed
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Draft
+from paceline.economics.account import Account
+from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine
 from paceline.errors import PacelineError, SettingError
 from paceline.measure.divergence import Divergence, explain
@@ -26,12 +28,22 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to decode: a draft with a limit, judged by a verifier. No draft is plain."""
+    """One way to decode: drafts on offer, judged by a verifier. No drafts is plain.
+
+    limit     asks the only draft in every round for so many tokens; None leaves it to `policy`
+    policy    makes the policy of one run, so that none begins with what another has counted
+    """
 
     name: str
-    draft: Draft | None = None
-    limit: int = 0
+    drafts: Mapping[str, Draft] = field(default_factory=dict)
+    limit: int | None = 0
     verifier: Verifier | None = None
+    policy: Callable[[], MeasuredPolicy] | None = None
+
+    def make_policy(self) -> Policy:
+        if self.policy is not None:
+            return self.policy()
+        return fixed(next(iter(self.drafts), None), self.limit or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,7 @@ class Run:
     generation: Generation
     equal_to_plain: bool | None
     divergence: Divergence | None
+    account: Account | None = None
 
     @property
     def figures(self) -> Figures:
@@ -117,7 +130,7 @@ def run_bench(
     result         filled as prompts finish, so that an interrupt loses nothing
     """
     for configuration in configurations:
-        if configuration.draft is not None and configuration.draft.remembers:
+        if any(draft.remembers for draft in configuration.drafts.values()):
             raise SettingError(
                 f"The draft of {configuration.name!r} remembers earlier requests, so it would see "
                 "this bench's own answers.",
@@ -147,16 +160,14 @@ def _warm_up(engine: Engine, configurations: Sequence[Configuration], workload: 
         tokens = workload.prompts[0].tokens(engine)
         for configuration in configurations:
             request = Request(prompt=tokens, stop=StopConditions(max_tokens=8))
-            decode(_decoder(engine, configuration), [request])
+            decode(_decoder(engine, configuration, configuration.make_policy()), [request])
     except PacelineError:
         pass  # the run proper will name the fault
 
 
-def _decoder(engine: Engine, configuration: Configuration) -> Decoder:
-    draft = configuration.draft
-    drafts = {} if draft is None else {draft.name: draft}
-    policy = fixed(draft.name if draft else None, configuration.limit)
-    return Decoder(engine, drafts, configuration.verifier or ChainVerifier(), policy)
+def _decoder(engine: Engine, configuration: Configuration, policy: Policy) -> Decoder:
+    verifier = configuration.verifier or ChainVerifier()
+    return Decoder(engine, configuration.drafts, verifier, policy)
 
 
 def _run_prompt(
@@ -173,13 +184,18 @@ def _run_prompt(
         margins=result.sampling.temperature == 0,
     )
     done: dict[str, Generation] = {}
+    accounts: dict[str, Account] = {}
     compare = False
     try:
         for configuration in configurations:
-            [generation] = decode(_decoder(engine, configuration), [request])
+            policy = configuration.make_policy()
+            [generation] = decode(_decoder(engine, configuration, policy), [request])
             if generation.error is not None:
                 raise generation.error
             done[configuration.name] = generation
+            if isinstance(policy, MeasuredPolicy):
+                policy.settle()
+                accounts[configuration.name] = policy.account
             on_progress(prompt.id, configuration.name)
         compare = result.sampling.temperature == 0
     finally:
@@ -187,7 +203,8 @@ def _run_prompt(
         for configuration in configurations:
             if configuration.name in done:
                 run = _run(engine, configuration, prompt, request, done, compare)
-                result.runs.append(run)
+                account = accounts.get(configuration.name)
+                result.runs.append(replace(run, account=account))
 
 
 def _run(
@@ -240,9 +257,9 @@ def _configuration(result: BenchResult, configuration: Configuration) -> dict[st
     ratios = {category: result.ratio(name, category) for category in (None, *result.categories)}
     return {
         "name": name,
-        "limit": configuration.limit,
+        "limit": "auto" if configuration.limit is None else configuration.limit,
         "verifier": configuration.verifier.name if configuration.verifier else None,
-        "draft": configuration.draft.facts() if configuration.draft else None,
+        "drafts": {label: draft.facts() for label, draft in configuration.drafts.items()},
         "figures": figures(result.rounds_of(name)).as_json(),
         "times_plain": {key or "all": asdict(r) if r else None for key, r in ratios.items()},
     }
@@ -259,5 +276,6 @@ def _run_document(run: Run) -> dict[str, Any]:
         "figures": run.figures.as_json(),
         "equal_to_plain": run.equal_to_plain,
         "divergence": asdict(run.divergence) if run.divergence else None,
+        "policy": run.account.as_json() if run.account else None,
         "text": run.generation.text,
     }

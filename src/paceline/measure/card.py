@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.decode.figures import Figures, figures
+from paceline.economics.account import Account
 from paceline.measure.bench import PLAIN, BenchResult, Configuration, Run
 from paceline.measure.divergence import Divergence
 from paceline.measure.stats import Ratio
@@ -83,6 +84,9 @@ def _details(result: BenchResult, configuration: Configuration) -> list[str]:
     lines = [name]
     if pooled.tokens_per_round is not None:
         lines += _figure_lines(pooled)
+    accounts = [run.account for run in result.runs_of(name) if run.account is not None]
+    if accounts:
+        lines.append(f"  policy: {sum(accounts, Account()).sentence()} by its costs")
     lines += [f"  {sentence}" for sentence in _equality(result.runs_of(name))]
     return lines
 
