@@ -11,7 +11,7 @@ TORCH ?= torch==2.13.0
 demo: $(VENV)/demo-ready
 	$(BIN)/pip install --quiet --no-deps --force-reinstall .
 	$(BIN)/paceline models pull smollm2-135m
-	$(BIN)/paceline bench smollm2-135m -d lookup -n 3 -o $(VENV)/demo.json
+	$(BIN)/paceline bench smollm2-135m -d lookup -n auto,3 -o $(VENV)/demo.json
 
 test: $(VENV)/test-ready lint
 	$(BIN)/pip install --quiet --no-deps --force-reinstall .

@@ -36,7 +36,7 @@ GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
 
 def test_generate_prints_text_and_one_line_of_figures(run) -> None:
     code, out, err = run(*GENERATE)
-    drafted = run(*GENERATE, "-d", "lookup:min_match=1")
+    drafted = run(*GENERATE, "-d", "lookup:min_match=1", "-n", "3")
     assert code == drafted[0] == 0
     assert out == drafted[1]
     assert out.endswith("\n")
@@ -46,13 +46,79 @@ def test_generate_prints_text_and_one_line_of_figures(run) -> None:
     assert "drafted tokens accepted" in drafted[2]
 
 
+def test_by_default_a_draft_is_asked_when_it_pays(run) -> None:
+    _, plain, _ = run(*GENERATE)
+    code, out, err = run(*GENERATE, "-d", "lookup", "-d", "toy:3")
+    assert (code, out) == (0, plain)
+    assert err.splitlines()[0].startswith("Measuring once what width costs toy:3 here")
+    assert "rounds, limits" in err
+    _, out, err = run(*GENERATE, "-d", "lookup", "-d", "toy:3")
+    assert out == plain
+    assert "Measuring" not in err, "it is kept"
+
+
+def test_profile_measures_keeps_and_tells(run, tmp_path: Path) -> None:
+    code, out, err = run("profile", "toy:3", "-d", "toy:4", "--sweeps", "2", "-o", "costs.json")
+    assert code == 0
+    for word in ("T(1)", "r(4)=", "cheapest per row", "8 sequences", "toy:4: a drafted token"):
+        assert word in out
+    assert err.count("Kept in") == 2
+    document = json.loads((tmp_path / "costs.json").read_text())
+    assert set(document["drafts"]) == {"toy:4"}
+    assert "Measuring" not in run(*GENERATE, "-d", "lookup")[2]
+    by_costs = (*GENERATE, "-d", "lookup", "-d", "toy:4", "--costs", "costs.json", "--json")
+    first, second = (json.loads(run(*by_costs)[1]) for _ in range(2))
+    assert first["policy"]["limits"] == second["policy"]["limits"]
+    assert first["limit"] == "auto"
+    code, _, err = run("generate", "toy:5", "--raw", "-p", "a", "-d", "lookup", *by_costs[-3:])
+    assert code == 2
+    assert "are for model 'toy:3'; here it is 'toy:5'" in err
+
+
+def test_an_interrupted_profile_keeps_what_it_has(run, monkeypatch) -> None:
+    from paceline.measure import profile
+
+    measure, calls = profile._forward, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) > 60:
+            raise KeyboardInterrupt
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(profile, "_forward", interrupted)
+    code, out, err = run("profile", "toy:3")
+    assert code == 1
+    assert "Interrupted; what was measured is kept." in err
+    assert "T(1)" in out
+    assert "Measuring" not in run(*GENERATE, "-d", "lookup")[2]
+
+
+def test_a_recorded_bench_can_be_simulated(run, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "abcabcabc"}\n{"id": "b", "prompt": "hello"}\n')
+    bench = ("bench", "toy:3", "--raw", "--prompts", str(prompts), "-d", "lookup")
+    code, out, _ = run(*bench, "-n", "auto,3", "-o", "b.json", "--record", "r.jsonl")
+    assert code == 0
+    assert "policy: drafted in" in out
+    document = json.loads((tmp_path / "b.json").read_text())
+    assert [c["limit"] for c in document["configurations"]] == [0, "auto", 3]
+    policies = {run["configuration"]: run["policy"] for run in document["runs"]}
+    assert policies["plain"] is policies["lookup -n 3"] is None
+    assert policies["lookup -n auto"]["rounds"] > 0
+    run("profile", "toy:3", "--sweeps", "2", "-o", "costs.json")
+    code, out, _ = run("simulate", "r.jsonl", "--costs", "costs.json", "--policy", "measured")
+    assert code == 0
+    assert "lookup -n 3" in out
+
+
 def test_generate_json_is_one_document(run) -> None:
-    code, out, err = run(*GENERATE, "-d", "lookup", "--json", "--logprobs")
+    code, out, err = run(*GENERATE, "-d", "lookup", "-n", "3", "--json", "--logprobs")
     document = json.loads(out)
     assert (code, err) == (0, "")
     assert document["text"] == run(*GENERATE)[1].rstrip("\n")
     assert len(document["log_probs"]) == len(document["tokens"])
-    assert document["draft"]["draft"] == "lookup"
+    assert document["drafts"]["lookup"]["draft"] == "lookup"
     assert document["figures"]["tokens"] == len(document["tokens"]) - 1
 
 
@@ -125,6 +191,19 @@ BAD = {
     "unknown demo name": (("models", "pull", "smollm"), "Did you mean 'smollm2-135m'"),
     "empty prompt": (("generate", "toy", "-p", " "), "The prompt is empty"),
     "long prompt": (("generate", "toy", "-p", "a" * 600), "600 tokens; the context of 512"),
+    "costs without a draft": ((*GENERATE, "--costs", "x.json"), "--costs is x.json and there is"),
+    "costs and a limit": (
+        (*GENERATE, "-d", "lookup", "-n", "3", "--costs", "x.json"),
+        "--costs x.json would decide nothing",
+    ),
+    "costs of no file": ((*GENERATE, "-d", "lookup", "--costs", "x.json"), "x.json can't be read"),
+    "limit of two drafts": (
+        (*GENERATE, "-d", "lookup", "-d", "toy:4", "-n", "3"),
+        "-n is 3 and 2 drafts are named",
+    ),
+    "bench costs without auto": (("bench", "toy", "-n", "3", "--costs", "x"), "no limit is auto"),
+    "profile of no model": (("profile", "toy", "-d", "lookup"), "'lookup' has no model"),
+    "record out of reach": (("bench", "toy", "--record", "no/such/x"), "file with --record"),
     "limit without a draft": ((*GENERATE, "-n", "3"), "-n is 3 and there is no draft"),
     "logprobs in plain text": ((*GENERATE, "--logprobs"), "Add --json"),
     "model option for lookup": ((*GENERATE, "-d", "lookup", "--draft-context", "9"), "is no model"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from contextlib import ExitStack
 from datetime import datetime
@@ -14,12 +13,12 @@ from tqdm import tqdm
 
 from paceline.cli import options
 from paceline.cli.parser import Parser, at_least, limits
-from paceline.drafts.base import Draft
-from paceline.drafts.create import is_model
+from paceline.economics.trace import Header, write
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
 from paceline.measure.bench import BenchResult, Configuration, as_document, run_bench
 from paceline.measure.card import card
+from paceline.measure.record import sources_of, trace_of
 from paceline.measure.workload import built_in, read_workload
 
 EXAMPLES = """\
@@ -49,10 +48,12 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         "-n",
         "--limit",
         type=limits,
-        default=[3],
+        default=[None],
         metavar="N[,N…]",
-        help="most tokens a draft may offer in a round; several are compared (default: 3)",
+        help="auto: all drafts on offer, asked only when it pays; a number: each draft always, at "
+        "most N tokens a round. Several are compared (default: auto)",
     )
+    options.add_policy(parser)
     options.add_verifier(parser)
     parser.add_argument(
         "--prompts",
@@ -80,6 +81,11 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "-o", "--out", metavar="FILE", help="the JSON file (default: paceline-bench-DATE-TIME.json)"
     )
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="also write what each draft would have offered at every token, for `simulate`",
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON document, not the card")
     options.add_draft_loading(parser)
     options.add_sampling(parser)
@@ -92,7 +98,14 @@ def run(args: argparse.Namespace) -> int:
         workload = workload.of_categories(args.categories.split(","))
     for sentence in workload.skipped:
         print(f"{workload.name}: {sentence} Left out.", file=sys.stderr)
-    out = _out_path(args.out)
+    if args.costs is not None and None not in args.limit:
+        raise SettingError(
+            f"--costs is {args.costs}, and no limit is auto.", "Add -n auto, or drop --costs."
+        )
+    if args.draft is not None and set(args.draft) == {"none"}:
+        raise SettingError("There is no draft to bench.", "Name one with -d.")
+    out = options.out_path(args.out or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.json", "-o")
+    record = None if args.record is None else options.out_path(args.record, "--record")
     with ExitStack() as stack:
         engine = stack.enter_context(options.load_target(args))
         sampling = options.sampling_of(args, engine)
@@ -111,6 +124,8 @@ def run(args: argparse.Namespace) -> int:
             if result.runs:
                 document = {"command": ["paceline", *sys.argv[1:]], **as_document(result)}
                 unwritten = _write(out, document)
+                if record is not None:
+                    unwritten = _record(record, engine, result) or unwritten
     if not result.runs:
         failed = result.failed[0] if result.failed else "It was interrupted."
         raise DataError(f"No prompt was measured. {failed}", "Mend that and run it again.")
@@ -118,6 +133,8 @@ def run(args: argparse.Namespace) -> int:
     if unwritten:
         raise unwritten
     print(f"Everything measured is in {out}.", file=sys.stderr)
+    if record is not None:
+        print(f"The rounds are in {record}: `paceline simulate {record}`.", file=sys.stderr)
     return 0 if result.complete else 1
 
 
@@ -150,36 +167,21 @@ def _measure(
 def _configurations(
     args: argparse.Namespace, engine: Engine, stack: ExitStack
 ) -> list[Configuration]:
+    """With `auto`, one configuration with all drafts on offer; with a number, one a draft."""
     verifier = options.find_verifier(args.verifier)
+    drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
     found = []
-    for spec, label in _labels(args.draft or ["lookup"]).items():
-        draft: Draft = options.load_draft(args, spec, engine)
-        stack.callback(draft.release)
-        found += [
-            Configuration(f"{label} -n {limit}", draft, limit, verifier)
-            for limit in dict.fromkeys(args.limit)
-        ]
+    for limit in dict.fromkeys(args.limit):
+        if limit is None:
+            policy = options.measured(args, engine, drafts)
+            name = f"{' + '.join(drafts)} -n auto"
+            found.append(Configuration(name, drafts, None, verifier, policy.fresh))
+        else:
+            found += [
+                Configuration(f"{label} -n {limit}", {label: draft}, limit, verifier)
+                for label, draft in drafts.items()
+            ]
     return found
-
-
-def _labels(specs: list[str]) -> dict[str, str]:
-    """A short name for each draft: a path's last part, unless two have the same."""
-    for spec in specs:
-        if specs.count(spec) > 1:
-            raise SettingError(f"The draft {spec!r} is named twice.", "Name it once.")
-    short = {spec: Path(spec).name if is_model(spec) else spec for spec in specs}
-    if len(set(short.values())) < len(short):
-        return {spec: spec for spec in specs}
-    return short
-
-
-def _out_path(given: str | None) -> Path:
-    """Where the JSON file goes; whether that is possible is asked before anything is measured."""
-    path = Path(given or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.json")
-    place = path if path.exists() else path.parent
-    if path.is_dir() or not os.access(place, os.W_OK):
-        raise DataError(f"{path} can't be written.", "Choose another file with -o.")
-    return path
 
 
 def _write(path: Path, document: dict[str, object]) -> DataError | None:
@@ -191,4 +193,36 @@ def _write(path: Path, document: dict[str, object]) -> DataError | None:
             f"{path} can't be written: {error.strerror}.",
             "Make room; --json prints the document to stdout.",
         )
+    return None
+
+
+def _record(path: Path, engine: Engine, result: BenchResult) -> DataError | None:
+    """Write a line for each run; what prevents it is told after the card has been printed."""
+    drafts = {name: draft for c in result.configurations for name, draft in c.drafts.items()}
+    header = Header(
+        target=engine.facts(),
+        temperature=result.sampling.temperature,
+        sources=sources_of(drafts),
+        weighs=tuple(name for name, draft in drafts.items() if draft.weighs),
+        command=("paceline", *sys.argv[1:]),
+    )
+    size = engine.capabilities.context_size
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            write(header, file)
+            for run in result.runs:
+                prompt = run.prompt.tokens(engine)
+                trace = trace_of(
+                    id=run.prompt.id,
+                    category=run.prompt.category,
+                    configuration=run.configuration,
+                    prompt=prompt,
+                    output=run.generation.tokens,
+                    rounds=run.generation.rounds,
+                    drafts=drafts,
+                    most_tokens=min(result.max_tokens, size - len(prompt)),
+                )
+                write(trace, file)
+    except OSError as error:
+        return DataError(f"{path} can't be written: {error.strerror}.", "Make room, run it again.")
     return None

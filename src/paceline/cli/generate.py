@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 from paceline.cli import options
-from paceline.cli.parser import Parser, at_least
+from paceline.cli.parser import Parser, at_least, limit
 from paceline.decode.generate import Generation, Prompt, generate
+from paceline.decode.policy import Policy, fixed
+from paceline.drafts.base import Draft
+from paceline.economics.account import Account
+from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine
 from paceline.errors import PromptError, SettingError
 from paceline.types import StopConditions
@@ -17,8 +22,6 @@ from paceline.types import StopConditions
 EXAMPLES = """\
   paceline generate smollm2-135m -d lookup -p "Write a haiku about rivers."
   paceline generate model.gguf -d draft.gguf -n 5 --temperature 0.8 --seed 1 < question.txt"""
-
-DEFAULT_LIMIT = 3
 
 
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
@@ -42,14 +45,21 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         help="continue the prompt as it stands, without the chat template",
     )
     parser.add_argument("--system", metavar="TEXT", help="a system message for the chat template")
-    parser.add_argument("-d", "--draft", metavar="DRAFT", default="none", help=options.DRAFT_HELP)
+    parser.add_argument(
+        "-d",
+        "--draft",
+        action="append",
+        metavar="DRAFT",
+        help=f"{options.DRAFT_HELP} (repeatable: the policy chooses among them; default: none)",
+    )
     parser.add_argument(
         "-n",
         "--limit",
-        type=at_least(0),
+        type=limit,
         metavar="N",
-        help="most tokens the draft may offer in a round (default: 3)",
+        help="always draft, at most N tokens a round; auto (default): only when it pays",
     )
+    options.add_policy(parser)
     options.add_verifier(parser)
     parser.add_argument(
         "--max-tokens",
@@ -88,47 +98,80 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    args.draft = args.draft or ["none"]
     _check(args)
     text = _prompt_text(args.prompt)
     verifier = options.find_verifier(args.verifier)
-    with options.load_target(args) as engine:
+    with ExitStack() as stack:
+        engine = stack.enter_context(options.load_target(args))
         sampling = options.sampling_of(args, engine)
-        draft = options.load_draft(args, args.draft, engine)
-        try:
-            generation = generate(
-                engine,
-                _prompt(args, text),
-                draft=draft,
-                limit=args.limit,
-                verifier=verifier,
-                sampling=sampling,
-                stop=StopConditions(
-                    max_tokens=args.max_tokens,
-                    strings=tuple(args.stop),
-                    tokens=tuple(args.stop_token),
-                    ignore_end=args.ignore_end,
-                ),
-                logprobs=args.logprobs,
-                on_text=None if args.json else _write,
-            )
-            if args.json:
-                document = _document(generation, engine, draft.facts(), args)
-                print(json.dumps(document, ensure_ascii=False))
-            else:
-                _write("\n")
-                print(generation.summary, file=sys.stderr)
-        finally:
-            draft.release()
+        drafts = options.load_drafts(args, args.draft, engine, stack)
+        policy = _policy(args, engine, drafts)
+        generation = generate(
+            engine,
+            _prompt(args, text),
+            draft=drafts,
+            policy=policy,
+            verifier=verifier,
+            sampling=sampling,
+            stop=StopConditions(
+                max_tokens=args.max_tokens,
+                strings=tuple(args.stop),
+                tokens=tuple(args.stop_token),
+                ignore_end=args.ignore_end,
+            ),
+            logprobs=args.logprobs,
+            on_text=None if args.json else _write,
+        )
+        account = _account(policy)
+        if args.json:
+            document = _document(generation, engine, drafts, account, args)
+            print(json.dumps(document, ensure_ascii=False))
+        else:
+            _write("\n")
+            print(_figures_line(generation, account), file=sys.stderr)
     return 0
 
 
+def _policy(args: argparse.Namespace, engine: Engine, drafts: dict[str, Draft]) -> Policy:
+    if not drafts:
+        return fixed(None, 0)
+    if args.limit is None:
+        return options.measured(args, engine, drafts)
+    return fixed(next(iter(drafts)), args.limit)
+
+
+def _account(policy: Policy) -> Account | None:
+    """What the measured policy did; a fixed one has nothing to tell."""
+    if not isinstance(policy, MeasuredPolicy):
+        return None
+    policy.settle()
+    return policy.account
+
+
+def _figures_line(generation: Generation, account: Account | None) -> str:
+    if account is None:
+        return generation.summary
+    return f"{generation.summary} · {account.sentence()}"
+
+
 def _check(args: argparse.Namespace) -> None:
-    """Refuse options that would have no effect; set the limit that was not given."""
+    """Refuse options that would have no effect."""
     if args.logprobs and not args.json:
         raise SettingError("--logprobs has no place in plain text.", "Add --json.")
-    if args.limit and args.draft == "none":
-        raise SettingError(f"-n is {args.limit} and there is no draft.", "Name one with -d.")
-    args.limit = DEFAULT_LIMIT if args.limit is None else args.limit
+    if args.draft == ["none"] and (args.limit or args.costs):
+        given = f"-n is {args.limit}" if args.limit else f"--costs is {args.costs}"
+        raise SettingError(f"{given} and there is no draft.", "Name one with -d.")
+    if args.limit is not None and args.costs is not None:
+        raise SettingError(
+            f"-n is {args.limit}, so --costs {args.costs} would decide nothing.",
+            "Drop one of them.",
+        )
+    if args.limit is not None and len(args.draft) > 1:
+        raise SettingError(
+            f"-n is {args.limit} and {len(args.draft)} drafts are named.",
+            "Name one, or leave the limit to the policy (-n auto).",
+        )
 
 
 def _prompt_text(given: str) -> str:
@@ -158,7 +201,11 @@ def _write(text: str) -> None:
 
 
 def _document(
-    generation: Generation, engine: Engine, draft: dict[str, Any], args: argparse.Namespace
+    generation: Generation,
+    engine: Engine,
+    drafts: dict[str, Draft],
+    account: Account | None,
+    args: argparse.Namespace,
 ) -> dict[str, Any]:
     document = {
         "text": generation.text,
@@ -167,8 +214,9 @@ def _document(
         "prompt_tokens": generation.prompt_tokens,
         "figures": generation.figures.as_json(),
         "target": engine.facts(),
-        "draft": draft,
-        "limit": args.limit,
+        "drafts": {name: draft.facts() for name, draft in drafts.items()},
+        "limit": "auto" if args.limit is None else args.limit,
+        "policy": account and account.as_json(),
         "verifier": args.verifier,
     }
     if args.logprobs:

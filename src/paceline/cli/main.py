@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import paceline
-from paceline.cli import bench, check, generate, list_, models
+from paceline.cli import bench, check, generate, list_, models, plan, profile, simulate
 from paceline.cli.parser import Parser
 from paceline.errors import PacelineError
 
@@ -28,7 +28,7 @@ def parser() -> Parser:
     )
     top.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    for module in (generate, bench, check, models, list_):
+    for module in (generate, bench, profile, plan, check, simulate, models, list_):
         module.add(verbs)
     return top
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from paceline import plugins
 from paceline.cli.parser import at_least
 from paceline.drafts.base import Draft
 from paceline.drafts.create import create_draft, engine_name, is_model
+from paceline.economics.cost import read_costs
+from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine
 from paceline.engines.load import load
-from paceline.errors import SettingError
+from paceline.errors import DataError, SettingError
+from paceline.measure.adaptive import measured_policy
 from paceline.types import Sampling
 from paceline.verify.base import Verifier
 
@@ -75,6 +83,60 @@ def add_verifier(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="accept rule (paceline list; default: chain)",
     )
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--costs",
+        metavar="FILE",
+        help="decide by these recorded costs and don't correct them: the same choices in every run "
+        "(paceline profile -o FILE)",
+    )
+
+
+def labels(specs: Sequence[str]) -> dict[str, str]:
+    """A short name for each draft: a path's last part, unless two have the same."""
+    for spec in specs:
+        if list(specs).count(spec) > 1:
+            raise SettingError(f"The draft {spec!r} is named twice.", "Name it once.")
+    short = {spec: Path(spec).name if is_model(spec) else spec for spec in specs}
+    if len(set(short.values())) < len(short):
+        return {spec: spec for spec in specs}
+    return short
+
+
+def load_drafts(
+    args: argparse.Namespace, specs: Sequence[str], target: Engine, stack: ExitStack
+) -> dict[str, Draft]:
+    """Drafts by short name; the stack releases them. `none` is no draft."""
+    found: dict[str, Draft] = {}
+    for spec, label in labels(specs).items():
+        if spec != "none":
+            draft = load_draft(args, spec, target)
+            stack.callback(draft.release)
+            found[label] = draft
+    return found
+
+
+def measured(args: argparse.Namespace, target: Engine, drafts: dict[str, Draft]) -> MeasuredPolicy:
+    """The default policy, by recorded costs if any were named."""
+    if args.costs is None:
+        return measured_policy(target, drafts, on_measure=_say)
+    return measured_policy(target, drafts, costs=read_costs(args.costs), named=args.costs)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def out_path(given: str, option: str) -> Path:
+    """Where a file goes; whether that is possible is asked before anything is measured. Raises
+    DataError naming the option."""
+    path = Path(given)
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(place, os.W_OK):
+        raise DataError(f"{path} can't be written.", f"Choose another file with {option}.")
+    return path
 
 
 def load_draft(args: argparse.Namespace, spec: str, target: Engine) -> Draft:

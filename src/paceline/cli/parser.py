@@ -26,6 +26,12 @@ class Parser(argparse.ArgumentParser):
             else (super().format_help())
         )
 
+    def may_leave_out(self, name: str) -> None:
+        """A positional argument that other verbs need, and this one can do without."""
+        for action in self._actions:
+            if action.dest == name:
+                action.nargs, action.required = "?", False
+
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {_with_nearest(message)} See {self.prog} --help.\n")
         sys.exit(2)
@@ -57,6 +63,14 @@ def at_least(least: int) -> Callable[[str], int]:
     return convert
 
 
-def limits(text: str) -> list[int]:
+AUTO = "auto"
+
+
+def limit(text: str) -> int | None:
+    """An argument type: a limit, or `auto` (None) for the policy's choice."""
+    return None if text == AUTO else at_least(0)(text)
+
+
+def limits(text: str) -> list[int | None]:
     """An argument type: one limit or several, separated by commas."""
-    return [at_least(0)(part) for part in text.split(",")]
+    return [limit(part) for part in text.split(",")]

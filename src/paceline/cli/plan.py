@@ -1,0 +1,141 @@
+"""`paceline plan`: does drafting pay here, with what and how far? From costs alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from paceline import plugins
+from paceline.cli import options
+from paceline.cli.parser import Parser
+from paceline.economics.breakeven import check_acceptance
+from paceline.economics.cost import Costs, read_costs, shipped_costs
+from paceline.economics.plan import Plan, make_plan
+from paceline.economics.plan_text import as_document, lines, sentence
+from paceline.economics.policy import Source
+from paceline.errors import SettingError, unknown_name
+from paceline.measure.adaptive import gather_costs, sources
+from paceline.measure.plots import check_plot, plot_speed_up
+
+EXAMPLES = """\
+  paceline plan target.gguf -d draft.gguf --acceptance 0.7
+  paceline plan --costs llama-3.1-8b-h100-vllm --plot plan.svg"""
+
+
+def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "plan",
+        examples=EXAMPLES,
+        help="say from costs alone whether drafting pays, and how far",
+        description=(
+            "Print the decision, then the arithmetic behind it. Costs come from a quick "
+            "measurement\nof TARGET and its drafts, kept for the next time, or from a file: then "
+            "no model is loaded,\nand TARGET is left out."
+        ),
+    )
+    options.add_target(parser)
+    parser.may_leave_out("target")
+    parser.add_argument(
+        "-d",
+        "--draft",
+        action="append",
+        metavar="DRAFT",
+        help=f"{options.DRAFT_HELP} (repeatable; default: lookup; with --costs: lookup and all "
+        "drafts of the file)",
+    )
+    parser.add_argument(
+        "--acceptance",
+        type=_numbers,
+        default=[],
+        metavar="A[,A…]",
+        help="chance that a drafted token is accepted, 0 to 1 (default: a range)",
+    )
+    parser.add_argument(
+        "--costs",
+        metavar="FILE",
+        help=f"costs from a file, or shipped ones: {', '.join(shipped_costs())}",
+    )
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw times plain over limit: .svg, .png or .pdf"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    options.add_draft_loading(parser)
+    parser.set_defaults(run=run)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    # Whatever can be refused is, before a model is loaded.
+    for acceptance in args.acceptance:
+        check_acceptance(acceptance)
+    plot = None if args.plot is None else check_plot(Path(args.plot))
+    plan = _recorded(args) if args.costs is not None else _measured(args)
+    if args.json:
+        print(json.dumps(as_document(plan), ensure_ascii=False))
+    else:
+        print("\n".join([sentence(plan), "", *lines(plan)]))
+    if plot is not None:
+        plot_speed_up(plan, plot)
+        print(f"The plot is in {plot}.", file=sys.stderr)
+    return 0
+
+
+def _recorded(args: argparse.Namespace) -> Plan:
+    if args.target is not None:
+        raise SettingError(
+            f"Both TARGET ({args.target}) and --costs ({args.costs}) are given.",
+            "Leave out TARGET to plan from the file, or --costs to measure.",
+        )
+    loading = ("engine", "context", "threads", "dtype", "device", "draft_engine", "draft_context")
+    for name in loading:
+        if getattr(args, name) is not None:
+            raise SettingError(
+                f"--{name.replace('_', '-')} is {getattr(args, name)}, and --costs loads no model.",
+                "Drop one of them.",
+            )
+    costs = read_costs(args.costs)
+    names = args.draft or ["lookup", *costs.drafts]
+    found = [_source(costs, name, args.costs) for name in dict.fromkeys(names) if name != "none"]
+    return make_plan(costs, found, args.acceptance)
+
+
+def _source(costs: Costs, name: str, file: str) -> Source:
+    """A draft of a cost file, or one that needs no costs."""
+    if name in costs.drafts:
+        return Source(name, costs=costs.drafts[name])
+    kind = name.partition(":")[0]
+    if kind in plugins.names("draft") and plugins.find("draft", kind).foreseeable:
+        return Source(name, foreseeable=True, weighs=True)
+    raise unknown_name(f"draft in the costs of {file}", name, ["lookup", *costs.drafts])
+
+
+def _measured(args: argparse.Namespace) -> Plan:
+    if args.target is None:
+        raise SettingError("There is no TARGET.", "Name a model, or costs with --costs FILE.")
+    if args.draft and set(args.draft) == {"none"}:
+        raise SettingError("There is no draft to plan for.", "Name one with -d.")
+    with ExitStack() as stack:
+        engine = stack.enter_context(options.load_target(args))
+        drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
+        for name, draft in drafts.items():
+            if not draft.foreseeable and draft.engine is None:
+                raise SettingError(
+                    f"The draft {name!r} has no model, so its price can only be learned while "
+                    "decoding.",
+                    "Use `paceline bench`.",
+                )
+        costs = gather_costs(engine, drafts, on_measure=_say)
+        return make_plan(costs, sources(costs, drafts), args.acceptance)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,198 @@
+"""`paceline profile`: measure what forwards cost here, and keep it for the policy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from paceline.cli import options
+from paceline.cli.parser import Parser, at_least
+from paceline.drafts.base import Draft
+from paceline.drafts.create import is_model
+from paceline.economics.breakeven import best_limit, least_acceptance, prices
+from paceline.economics.cost import Costs
+from paceline.engines.base import Engine
+from paceline.errors import DataError, SettingError
+from paceline.measure.profile import (
+    LONG,
+    SEQUENCES,
+    WIDTHS,
+    Samples,
+    cached,
+    costs_key,
+    keep,
+    measure_costs,
+    with_drafts,
+)
+
+EXAMPLES = """\
+  paceline profile smollm2-135m
+  paceline profile target.gguf -d draft.gguf -o costs.json"""
+
+SHOWN = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "profile",
+        examples=EXAMPLES,
+        help="measure what width, batch and context cost here",
+        description=(
+            "Measure seconds per forward by width, number of sequences and context, for a target "
+            "and\nmodels that draft for it. The policy reads them from the cache; -o writes a copy."
+        ),
+    )
+    options.add_target(parser)
+    parser.add_argument(
+        "-d",
+        "--draft",
+        action="append",
+        default=[],
+        metavar="DRAFT",
+        help="a model that drafts (repeatable); drafts without a model have no forwards to price",
+    )
+    parser.add_argument(
+        "--sweeps",
+        type=at_least(2),
+        default=5,
+        metavar="N",
+        help="times each kind of forward is measured (default: 5)",
+    )
+    parser.add_argument("-o", "--out", metavar="FILE", help="also write the costs to this file")
+    parser.add_argument("--json", action="store_true", help="print the JSON document instead")
+    options.add_draft_loading(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not all(is_model(spec) for spec in args.draft):
+        [other, *_] = [spec for spec in args.draft if not is_model(spec)]
+        raise SettingError(
+            f"The draft {other!r} has no model, so no forward to price.", "Leave it out here."
+        )
+    out = None if args.out is None else options.out_path(args.out, "-o")
+    with ExitStack() as stack:
+        engine, drafts = _load(args, stack)
+        engines = [("target", engine)]
+        engines += [(name, d.engine) for name, d in drafts.items() if d.engine is not None]
+        found: list[tuple[str, Costs]] = []
+        try:
+            found += _measure(engines, args.sweeps)
+        finally:
+            if found:
+                _write(args.json, out, found)
+    complete = len(found) == len(engines) and all(costs.complete for _, costs in found)
+    if not complete:
+        kept = "what was measured is kept" if found else "nothing had been measured"
+        print(f"Interrupted; {kept}.", file=sys.stderr)
+    return 0 if complete else 1
+
+
+def _load(args: argparse.Namespace, stack: ExitStack) -> tuple[Engine, dict[str, Draft]]:
+    """With room for a batch, in a context that is just long enough, unless the user chose one or
+    the model has a shorter one."""
+    chosen = args.context, args.draft_context
+    for attempt in (LONG + 2 * max(WIDTHS), None):
+        args.context = chosen[0] or attempt
+        args.draft_context = chosen[1] or (attempt if args.draft else None)
+        try:
+            engine = stack.enter_context(options.load_target(args, max_sequences=max(SEQUENCES)))
+            return engine, options.load_drafts(args, args.draft, engine, stack)
+        except SettingError:
+            if attempt is None or None not in chosen:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _measure(engines: list[tuple[str, Engine]], sweeps: int) -> Iterator[tuple[str, Costs]]:
+    """Costs of each model in turn; an interrupt ends it with what the last one has so far."""
+    for name, engine in engines:
+        samples = Samples()
+        with tqdm(total=100, unit="%", desc=name, file=sys.stderr, dynamic_ncols=True) as bar:
+            show = partial(_show, bar)
+            with suppress(KeyboardInterrupt):
+                measure_costs(engine, samples, sweeps=sweeps, on_progress=show)
+        try:
+            costs = samples.costs(costs_key(engine))
+        except DataError:
+            return  # interrupted before even one row had been measured
+        earlier = cached(engine)
+        if costs.complete or earlier is None or not earlier.complete:
+            _keep(costs)
+        yield name, costs
+        if not costs.complete:
+            return
+
+
+def _keep(costs: Costs) -> None:
+    """In the cache; what prevents it doesn't end the run."""
+    try:
+        print(f"Kept in {keep(costs)}.", file=sys.stderr)
+    except DataError as error:
+        print(f"{error.fact} It is not kept.", file=sys.stderr)
+
+
+def _show(bar: Any, share: float) -> None:
+    bar.update(int(100 * share) - bar.n)
+
+
+def _write(as_json: bool, out: Path | None, found: list[tuple[str, Costs]]) -> None:
+    (_, target), *drafts = found
+    whole = with_drafts(target, dict(drafts))
+    document = json.dumps(whole.as_document(), indent=1)
+    print(document if as_json else "\n".join(_lines(whole)))
+    if out is not None:
+        try:
+            out.write_text(document + "\n", encoding="utf-8")
+        except OSError as error:
+            raise DataError(
+                f"{out} can't be written: {error.strerror}.", "Choose another file with -o."
+            ) from None
+
+
+def _lines(costs: Costs) -> Iterator[str]:
+    base = costs.forward_s(1)
+    table = costs.table()
+    shown = [width for width in SHOWN if width < len(table)]
+    yield f"target    {costs.key['model']}, {costs.key['engine']}, {costs.key['cpu']}"
+    yield f"width     T(1) = {1e3 * base:.1f} ms   " + "  ".join(
+        f"r({width})={costs.r(width):.2f}" for width in shown
+    )
+    row = min(range(2, len(table)), key=lambda width: table[width] / width, default=1)
+    yield f"          cheapest per row: {row} rows, {costs.r(row) / row:.2f} of T(1) each"
+    batches = [n for n in costs.sequences if n > 1]
+    if batches:
+        yield "batch     one token each: " + "  ".join(
+            f"{n} sequences {costs.forward_s(n, n) / base:.2f}" for n in batches
+        )
+    if len(costs.contexts) > 1:
+        longest = costs.contexts[-1]
+        later = costs.forward_s(1, 1, longest) / base
+        yield f"context   after {longest} tokens a pass takes {later:.2f} of T(1)"
+    yield f"round     {1e3 * costs.overhead_s:.2f} ms outside forwards"
+    for name, draft in costs.drafts.items():
+        priced = prices(costs, draft)
+        yield (
+            f"draft     {name}: a drafted token costs {priced.draft_cost:.2f} T(1), catching up "
+            f"100 tokens {draft.feed_s(100) / base:.1f} T(1)"
+        )
+        _, gain = best_limit(
+            1.0, priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead, most=priced.most
+        )
+        least = least_acceptance(
+            priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead, most=priced.most
+        )
+        yield "          " + (
+            "it can't pay here: even always right it would be slower than plain decoding"
+            if least is None
+            else f"it pays above an acceptance of {least[1]:.0%} (limit {least[0]}); always right "
+            f"it would give {gain:.2f} times plain"
+        )
