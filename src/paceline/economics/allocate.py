@@ -1,15 +1,18 @@
 """How many tokens to draft for each sequence of a batch: the most expected tokens per second.
 
-Pure functions of survival and seconds. Each further position adds its survival, which never rises,
-so that taking the most likely tokens of all sequences first always takes prefixes. Every total is
-tried and none is assumed to be the last good one: seconds have steps.
+Pure functions of chances and seconds, on plain lists: there are few numbers, and a round should
+not wait for its own planning. Each further position adds its survival, which never rises, so that
+taking the most likely tokens of all sequences first always takes prefixes. Every total is tried
+and none is assumed to be the last good one: seconds have steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
+NEGLIGIBLE = 0.01
+"""Tokens that come to be accepted more seldom than this are not planned for."""
 
 
 class Plan(NamedTuple):
@@ -19,63 +22,93 @@ class Plan(NamedTuple):
     limits: list[int]
 
 
-def plain(round_s: np.ndarray, sequences: int) -> float:
+def survival_of(steps: Sequence[float]) -> list[float]:
+    """From the chances of each token, given those before it, to those of all up to it."""
+    found, chance = [], 1.0
+    for step in steps:
+        chance *= step
+        if chance < NEGLIGIBLE:
+            break
+        found.append(chance)
+    return found
+
+
+def plain(round_s: Sequence[float], sequences: int) -> float:
     """Tokens per second without drafts; `round_s` holds a round's seconds by rows."""
-    if sequences >= len(round_s):
-        return 0.0
-    return float(sequences / round_s[sequences])
+    return sequences / round_s[sequences] if sequences < len(round_s) else 0.0
 
 
 def for_one(
-    survival: np.ndarray, round_s: np.ndarray, draft_s: np.ndarray | float = 0.0
+    survival: Sequence[float], round_s: Sequence[float], first_s: float = 0.0, step_s: float = 0.0
 ) -> tuple[float, int]:
     """Best rate and limit (1 or more) of one sequence.
 
     survival    entry i: chance that tokens 0…i are all accepted
-    draft_s     seconds of drafting, or entry i: of drafting i + 1 tokens
+    first_s     seconds of drafting anything at all, and
+    step_s      of each drafted token
     """
-    count = min(len(survival), len(round_s) - 2)
-    if count < 1:
-        return 0.0, 0
-    paid = draft_s if isinstance(draft_s, float) else draft_s[:count]
-    rates = (1 + survival[:count].cumsum()) / (round_s[2 : count + 2] + paid)
-    best = int(rates.argmax())
-    return float(rates[best]), best + 1
+    best_rate, best, tokens, paid_s = 0.0, 0, 1.0, first_s
+    for limit, chance in enumerate(survival[: len(round_s) - 2], start=1):
+        tokens += chance
+        paid_s += step_s
+        rate = tokens / (round_s[limit + 1] + paid_s)
+        if rate > best_rate:
+            best_rate, best = rate, limit
+    return best_rate, best
 
 
-def for_batch(survival: np.ndarray, round_s: np.ndarray) -> Plan:
+def for_batch(survival: Sequence[Sequence[float]], round_s: Sequence[float]) -> Plan:
     """One budget of rows over all sequences, where drafting itself costs nothing.
 
-    survival    shape (sequences, positions); 0 where a sequence has nothing to offer
+    survival    per sequence as above; empty where a sequence has nothing to offer
     """
-    sequences, positions = survival.shape
-    flat = survival.ravel()
-    most = min(int(np.count_nonzero(flat)), len(round_s) - 1 - sequences)
-    if most < 1:
-        return Plan(0.0, [0] * sequences)
-    # Stable, so that equally likely tokens of one sequence stay in their order.
-    order = np.argsort(-flat, kind="stable")[:most]
-    rates = (sequences + flat[order].cumsum()) / round_s[sequences + 1 : sequences + most + 1]
-    best = int(rates.argmax())
-    taken = np.bincount(order[: best + 1] // positions, minlength=sequences)
-    return Plan(float(rates[best]), taken.tolist())
+    sequences = len(survival)
+    # Sorting is stable, so that equally likely tokens of one sequence stay in their order.
+    order = sorted(
+        [(-chance, number) for number, chances in enumerate(survival) for chance in chances]
+    )
+    best_rate, best, tokens, rows = 0.0, 0, float(sequences), sequences
+    for place, (negative, _) in enumerate(order[: max(0, len(round_s) - 1 - sequences)], start=1):
+        tokens -= negative
+        rows += 1
+        rate = tokens / round_s[rows]
+        if rate > best_rate:
+            best_rate, best = rate, place
+    limits = [0] * sequences
+    for _, number in order[:best]:
+        limits[number] += 1
+    return Plan(best_rate, limits)
 
 
-def for_drafted_batch(survival: np.ndarray, round_s: np.ndarray, draft_s: np.ndarray) -> Plan:
+def for_drafted_batch(
+    survival: Sequence[Sequence[float]],
+    round_s: Sequence[float],
+    first_s: Sequence[float],
+    step_s: Sequence[float],
+) -> Plan:
     """The same where drafting is paid per step of all sequences that take part: every one of them
     gets the same limit, and the best are taken in first.
 
-    draft_s    shape (sequences, positions): seconds of drafting for as many sequences (one, two, …)
-               and as many tokens each
+    first_s    entry n: seconds of drafting anything at all for n sequences, and
+    step_s     of each step of n sequences
     """
-    sequences, positions = survival.shape
-    gains = survival.cumsum(axis=1)
-    tokens = sequences - np.sort(-gains, axis=0).cumsum(axis=0)
-    rows = sequences + np.multiply.outer(np.arange(1, sequences + 1), np.arange(1, positions + 1))
-    known = rows < len(round_s)
-    seconds = np.where(known, round_s[np.where(known, rows, 0)], np.inf) + draft_s
-    rates = tokens / seconds
-    best = int(rates.argmax())
-    count, limit = best // positions + 1, best % positions + 1
-    chosen = np.argsort(-gains[:, limit - 1], kind="stable")[:count].tolist()
-    return Plan(float(rates.flat[best]), [limit if i in chosen else 0 for i in range(sequences)])
+    sequences, gains = len(survival), [0.0] * len(survival)
+    best_rate, best_limit, best_taken = 0.0, 0, list[int]()
+    for limit in range(1, max(map(len, survival), default=0) + 1):
+        for number, chances in enumerate(survival):
+            if limit <= len(chances):
+                gains[number] += chances[limit - 1]
+        order = sorted(range(sequences), key=gains.__getitem__, reverse=True)
+        tokens, rows = float(sequences), sequences
+        for count, number in enumerate(order, start=1):
+            rows += limit
+            if rows >= len(round_s):
+                break
+            tokens += gains[number]
+            rate = tokens / (round_s[rows] + first_s[count] + limit * step_s[count])
+            if rate > best_rate:
+                best_rate, best_limit, best_taken = rate, limit, order[:count]
+    limits = [0] * sequences
+    for number in best_taken:
+        limits[number] = best_limit
+    return Plan(best_rate, limits)

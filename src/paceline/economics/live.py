@@ -19,6 +19,7 @@ _SPEED = 0.1  # share of what is new, after the first few observations
 _KEEP = 0.995  # of a correction, per plain round
 _MOST_CORRECTED = math.log(2.5)
 _OVERHEAD_KEEP = 0.95
+_RENEWED_AFTER = 8
 
 
 @dataclass(slots=True)
@@ -38,6 +39,8 @@ class LiveCosts:
         self._overhead = _Overhead(costs.overhead_s)
         self._drift = 0.0  # natural logarithm of measured over profiled seconds
         self._corrections: dict[int, dict[int, _Correction]] = {}  # by sequences, then rows
+        self._rounds: dict[tuple[int, int], tuple[int, list[float]]] = {}
+        self._seen = 0  # rounds
         self._longest = costs.contexts[-1]
         self._tables: dict[tuple[int, int], np.ndarray] = {}
         self._feeds: list[float] = []
@@ -81,12 +84,13 @@ class LiveCosts:
             known[:] = self.costs.feeds_s(max(2 * tokens, 256)).tolist()
         return known[tokens] * self.drift
 
-    def steps_s(self, most: int) -> np.ndarray:
+    def steps_s(self, most: int) -> list[float]:
         """Entry n: seconds of one token each for n sequences, drift included; entry 0 is 0."""
         while len(self._steps) <= most:
             count = len(self._steps)
             self._steps.append(self.costs.forward_s(count, count))
-        return np.asarray(self._steps[: most + 1]) * self.drift
+        drift = self.drift
+        return [step * drift for step in self._steps[: most + 1]]
 
     def observe(self, rows: int, sequences: int, context: int, seconds: float) -> None:
         """One forward took so long."""
@@ -132,12 +136,19 @@ class LiveCosts:
     def observe_overhead(self, rows: int, seconds: float) -> None:
         """One round of so many rows took so long outside forwards."""
         if not self.frozen:
+            self._seen += 1
             self._overhead.observe(rows, seconds)
 
-    def round_s(self, sequences: int = 1, context: int = 0) -> np.ndarray:
-        """`table` with what a round takes outside forwards, both in profiled time."""
-        table = self.table(sequences, context)
-        return table + self._overhead.by_rows(len(table)) / self.drift
+    def round_s(self, sequences: int = 1, context: int = 0) -> list[float]:
+        """`table` with what a round takes outside forwards, both in profiled time. Renewed every
+        few rounds."""
+        key = self._key(sequences, context)
+        found = self._rounds.get(key)
+        if found is None or self._seen - found[0] >= _RENEWED_AFTER:
+            table = self.table(sequences, context)
+            whole = table + self._overhead.by_rows(len(table)) / self.drift
+            found = self._rounds[key] = self._seen, whole.tolist()
+        return found[1]
 
     @property
     def overhead_s(self) -> float:

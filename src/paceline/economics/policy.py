@@ -15,10 +15,8 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
-from paceline.economics import allocate
 from paceline.economics.account import Account
+from paceline.economics.allocate import for_batch, for_drafted_batch, for_one, plain, survival_of
 from paceline.economics.cost import Costs
 from paceline.economics.live import LiveCosts
 from paceline.economics.notices import Notices
@@ -34,6 +32,7 @@ _LEAST_GAIN = 1.02  # below this, plain decoding: an estimate is no promise
 _PROBE_SHARE = 0.02  # of decoding time may go into finding out whether a priced draft pays now
 _HORIZON = 64  # tokens over which catching up is written off
 _PLAIN = Choice(None, 0)
+_NOTHING: list[float] = []
 
 
 @dataclass(slots=True)
@@ -60,13 +59,12 @@ class _Priced:
     live: LiveCosts | None
     ask_s: float = 0.0  # learned, where there are no costs
     credit_s: float = 0.0  # saved up for the next probe
-    hopeless: bool = False  # can't pay even if always right
 
     def seconds(self, sequences: int, limit: int, behind: int) -> float:
         """Of proposing `limit` tokens for `sequences` that have `behind` tokens to read."""
         if self.live is None:
             return self.ask_s * sequences
-        step = float(self.live.steps_s(sequences)[sequences])
+        step = self.live.steps_s(sequences)[sequences]
         return self.live.feed_s(max(1, behind)) + (limit - 1) * step
 
 
@@ -81,9 +79,8 @@ class _Notes:
     expected_draft_s: float = 0.0
 
 
-_Option: TypeAlias = tuple[str, np.ndarray]
-"""A source for one stream, and by position the chance that its token is right if those before it
-were, as far as it may be asked."""
+_Option: TypeAlias = tuple[str, list[float]]
+"""A source for one stream, and its survival by position, as far as it may be asked."""
 
 
 class MeasuredPolicy:
@@ -113,20 +110,17 @@ class MeasuredPolicy:
         self._most = min(most, MOST)
         self._foreseeable = [source.name for source in sources if source.foreseeable]
         self._weighs = {source.name for source in sources if source.weighs}
-        self._priced = {
-            source.name: _Priced(
-                source, None if source.costs is None else LiveCosts(source.costs, frozen=frozen)
-            )
-            for source in sources
-            if not source.foreseeable
-        }
         self._shared: dict[tuple[str, float], Shared] = {}
         self._last: list[Stream] = []
         self._notices = Notices(say)
-        for priced in self._priced.values():
-            priced.hopeless = self._notices.cannot_pay(
-                costs, priced.source.name, priced.source.costs
-            )
+        self._priced: dict[str, _Priced] = {}
+        for source in sources:
+            # What can't pay even if always right is not on offer.
+            if not source.foreseeable and not self._notices.cannot_pay(
+                costs, source.name, source.costs
+            ):
+                live = None if source.costs is None else LiveCosts(source.costs, frozen=frozen)
+                self._priced[source.name] = _Priced(source, live)
 
     def fresh(self) -> MeasuredPolicy:
         """A policy that has counted nothing yet, with the same live costs."""
@@ -173,7 +167,7 @@ class MeasuredPolicy:
         self.costs.observe(rows, len(decoding), context, sum(r.verify_s for r in decoding))
         self.costs.observe_overhead(rows, sum(round.other_s for round in decoding))
         count = len(decoding)
-        plain_s = float(self.costs.round_s(count, context)[count]) * self.costs.drift
+        plain_s = self.costs.round_s(count, context)[count] * self.costs.drift
         for round in decoding:
             self.account.add(round, plain_s / count)
 
@@ -206,7 +200,7 @@ class MeasuredPolicy:
             return round.draft_s + round.verify_s + round.other_s
         table = self.costs.round_s(round.batch, round.context)
         rows = min(round.batch * round.width, len(table) - 1)
-        return float(table[rows]) / round.batch if round.batch <= rows else 0.0
+        return table[rows] / round.batch if round.batch <= rows else 0.0
 
     # What can be asked now.
 
@@ -235,118 +229,98 @@ class MeasuredPolicy:
         for name, survival in notes.survivals.items():
             priced = self._priced.get(name)
             if priced is not None:
-                if most > 0 and not priced.hopeless:
-                    options.append((name, survival.steps(0)[:most]))
+                if most > 0:
+                    options.append((name, survival_of(survival.steps(0, most))))
                 continue
             preview = stream.preview(name, self._most)
             tokens, evidence = preview
             if tokens:
                 notes.previews.append((survival, preview))
                 if most > 0:
-                    options.append((name, survival.steps(evidence)[: min(most, len(tokens))]))
+                    steps = survival.steps(evidence, min(most, len(tokens)))
+                    options.append((name, survival_of(steps)))
         return options
 
     # What is worth asking.
 
     def _choose(self, streams: Sequence[Stream], options: list[list[_Option]]) -> list[Choice]:
-        if not streams:
-            return []
-        if len(streams) == 1:
-            return [self._choose_for_one(streams[0], options[0])]
-        return self._choose_for_batch(streams, options)
-
-    def _choose_for_one(self, stream: Stream, options: list[_Option]) -> Choice:
-        round_s = self.costs.round_s(1, len(stream.history))
-        best_rate = _LEAST_GAIN * allocate.plain(round_s, 1)
-        best = _PLAIN
-        for name, steps in options:
-            draft_s = self._draft_s(stream, name, len(steps))
-            rate, limit = allocate.for_one(steps.cumprod(), round_s, draft_s)
-            if rate > best_rate:
-                best_rate, best = rate, Choice(name, limit)
-        return self._probe([stream], [options], round_s, [best])[0]
-
-    def _draft_s(self, stream: Stream, name: str, count: int) -> np.ndarray | float:
-        """Seconds of drafting 1, 2, … tokens, in the target's profiled time."""
-        priced = self._priced.get(name)
-        if priced is None:
-            return 0.0
-        if priced.live is None:
-            return priced.ask_s / self.costs.drift
-        step = priced.live.feed_s(1)
-        owed = self._owed_s(priced.live, stream.behind(name), stream.room)
-        return (owed + step * np.arange(1, count + 1)) / self.costs.drift
-
-    def _owed_s(self, live: LiveCosts, behind: int, room: int) -> float:
-        """What the first drafted token costs beyond a step: what lies far behind is read once, and
-        serves many rounds."""
-        behind = max(1, behind)
-        usual = live.feed_s(min(behind, 2))
-        spread = max(1.0, min(room, _HORIZON) / 2)
-        return usual - live.feed_s(1) + (live.feed_s(behind) - usual) / spread
-
-    def _choose_for_batch(
-        self, streams: Sequence[Stream], options: list[list[_Option]]
-    ) -> list[Choice]:
         count = len(streams)
+        if not count:
+            return []
         context = sum(len(stream.history) for stream in streams) // count
         round_s = self.costs.round_s(count, context)
-        best_rate = _LEAST_GAIN * allocate.plain(round_s, count)
-        choices = [_PLAIN] * count
-        survival = self._survival(options)
-        free = [name for name in self._foreseeable if name in survival]
-        best, names = _likeliest([(name, survival[name]) for name in free], count, self._most)
-        plan = allocate.for_batch(best, round_s)
+        least = _LEAST_GAIN * plain(round_s, count)
+        if count == 1:
+            choices = [self._for_one(streams[0], options[0], round_s, least)]
+        else:
+            choices = self._for_batch(streams, options, round_s, least)
+        return self._probe(streams, options, round_s, choices) if self._priced else choices
+
+    def _for_one(
+        self, stream: Stream, options: list[_Option], round_s: list[float], least: float
+    ) -> Choice:
+        best_rate, best = least, _PLAIN
+        for name, survival in options:
+            first_s, step_s = self._draft_s(name, [stream], 1)
+            rate, limit = for_one(survival, round_s, first_s[1], step_s[1])
+            if rate > best_rate:
+                best_rate, best = rate, Choice(name, limit)
+        return best
+
+    def _for_batch(
+        self,
+        streams: Sequence[Stream],
+        options: list[list[_Option]],
+        round_s: list[float],
+        least: float,
+    ) -> list[Choice]:
+        free, names = _likeliest(options, self._foreseeable)
+        best_rate, choices = least, [_PLAIN] * len(streams)
+        plan = for_batch(free, round_s)
         if plan.rate > best_rate:
             best_rate, choices = plan.rate, _choices(names, plan.limits)
-        for name in self._priced:
-            if name in survival:
-                both, names_of_both = _likeliest([(None, best), (name, survival[name])], count)
-                mixed = [a or b for a, b in zip(names_of_both, names, strict=True)]
-                asked = [s for s, chosen in zip(streams, mixed, strict=True) if chosen == name]
-                if not asked:
-                    continue
-                draft_s = self._drafting_s(self._priced[name], asked, count)
-                plan = allocate.for_drafted_batch(both, round_s, draft_s / self.costs.drift)
+        for name, priced in self._priced.items():
+            # Free sources come along where they are likelier.
+            mixed, named = _likeliest(options, [*self._foreseeable, name])
+            asked = [s for s, chosen in zip(streams, named, strict=True) if chosen == name]
+            if asked:
+                first_s, step_s = self._draft_s(name, asked, len(streams))
+                plan = for_drafted_batch(mixed, round_s, first_s, step_s)
                 if plan.rate > best_rate:
-                    best_rate, choices = plan.rate, _choices(mixed, plan.limits)
-        return self._probe(streams, options, round_s, choices)
+                    best_rate, choices = plan.rate, _choices(named, plan.limits)
+        return choices
 
-    def _survival(self, options: list[list[_Option]]) -> dict[str, np.ndarray]:
-        """By source, survival by sequence and position; 0 where it has nothing to offer."""
-        found: dict[str, np.ndarray] = {}
-        for number, offered in enumerate(options):
-            for name, steps in offered:
-                if name not in found:
-                    found[name] = np.zeros((len(options), self._most))
-                found[name][number, : len(steps)] = steps
-        return {name: steps.cumprod(axis=1) for name, steps in found.items()}
-
-    def _drafting_s(self, priced: _Priced, asked: list[Stream], sequences: int) -> np.ndarray:
-        """Seconds of drafting, shape (sequences, most): for 1, 2, … of them and limits 1, 2, …"""
+    def _draft_s(
+        self, name: str, asked: Sequence[Stream], most: int
+    ) -> tuple[list[float], list[float]]:
+        """Seconds of drafting anything at all, and of each step, by number of sequences up to
+        `most`; in the target's profiled time."""
+        priced = self._priced.get(name)
+        if priced is None:
+            nothing = [0.0] * (most + 1)
+            return nothing, nothing
+        drift = self.costs.drift
         if priced.live is None:
-            asked_s = priced.ask_s * np.arange(1, sequences + 1)
-            return np.repeat(asked_s[:, None], self._most, axis=1)
-        live, name = priced.live, priced.source.name
-        owed = sum(self._owed_s(live, s.behind(name), s.room) for s in asked) / len(asked)
-        steps = live.steps_s(sequences)[1:]
-        return steps[:, None] * np.arange(1, self._most + 1) + owed
+            return [n * priced.ask_s / drift for n in range(most + 1)], [0.0] * (most + 1)
+        live = priced.live
+        owed = sum(_owed_s(live, s.behind(name), s.room) for s in asked) / len(asked) / drift
+        return [owed] * (most + 1), [step / drift for step in live.steps_s(most)]
 
     def _probe(
         self,
         streams: Sequence[Stream],
         options: list[list[_Option]],
-        round_s: np.ndarray,
+        round_s: list[float],
         choices: list[Choice],
     ) -> list[Choice]:
         """Where no priced source was chosen, ask one for one token now and then: as often as a
         small share of the time pays for, the reading of what it has missed included."""
-        if not self._priced or any(choice.source in self._priced for choice in choices):
+        if any(choice.source in self._priced for choice in choices):
             return choices
         wider = len(streams) + 1
         if wider >= len(round_s):
             return choices
-        wider_s = float(round_s[wider] - round_s[wider - 1]) * self.costs.drift
+        wider_s = (round_s[wider] - round_s[wider - 1]) * self.costs.drift
         for number, (stream, offered) in enumerate(zip(streams, options, strict=True)):
             for name, _ in offered if stream.prompt_is_read else ():
                 priced = self._priced.get(name)
@@ -359,20 +333,30 @@ class MeasuredPolicy:
         return choices
 
 
+def _owed_s(live: LiveCosts, behind: int, room: int) -> float:
+    """What the first drafted token costs beyond a step: what lies far behind is read once, and
+    serves many rounds."""
+    if behind <= 1:
+        return 0.0
+    usual = live.feed_s(2)
+    spread = max(1.0, min(room, _HORIZON) / 2)
+    return usual - live.feed_s(1) + (live.feed_s(behind) - usual) / spread
+
+
 def _likeliest(
-    sources: Sequence[tuple[str | None, np.ndarray]], sequences: int, most: int = MOST
-) -> tuple[np.ndarray, list[str | None]]:
-    """Per sequence the source with the most expected tokens: its survival, and its name. The first
-    named keeps what no other has more of."""
-    if not sources:
-        return np.zeros((sequences, most)), [None] * sequences
-    name, best = sources[0]
-    names = [name] * sequences
-    for name, survival in sources[1:]:
-        more = survival.sum(axis=1) > best.sum(axis=1)
-        best = np.where(more[:, None], survival, best)
-        names = [name if better else n for n, better in zip(names, more.tolist(), strict=True)]
-    return best, names
+    options: list[list[_Option]], sources: Sequence[str]
+) -> tuple[list[list[float]], list[str | None]]:
+    """Per sequence the survival of the source with the most expected tokens, and its name."""
+    survival: list[list[float]] = []
+    names: list[str | None] = []
+    for offered in options:
+        best, best_name, most = _NOTHING, None, 0.0
+        for name, chances in offered:
+            if name in sources and (total := sum(chances)) > most:
+                best, best_name, most = chances, name, total
+        survival.append(best)
+        names.append(best_name)
+    return survival, names
 
 
 def _choices(names: Sequence[str | None], limits: Sequence[int]) -> list[Choice]:

@@ -79,18 +79,19 @@ class Survival:
         self.shared = shared
         self._right = [0.0] * len(_EDGES)
         self._judged = [0.0] * len(_EDGES)
-        self._by_start = np.asarray(shared.chances)[_CELLS]
+        chances = shared.chances
+        self._by_start = [chances[cell] for cell in _CELLS]
         self.judged = 0  # tokens of this source judged in this request
         self.accepted = 0
 
-    def steps(self, evidence: int) -> np.ndarray:
-        """Entry i: chance that token i is right if those before it were; MOST of them, a view."""
+    def steps(self, evidence: int, count: int = MOST) -> list[float]:
+        """Entry i: chance that token i is right if those before it were; at most MOST of them."""
         start = (evidence if evidence < _LAST else _LAST) if self.shared.weighs else 0
-        return self._by_start[start : start + MOST]
+        return self._by_start[start : start + count]
 
     def chances(self, evidence: int, count: int) -> np.ndarray:
         """Entry i: chance that tokens 0…i are all accepted; `count` of them, at most MOST."""
-        return self.steps(evidence)[:count].cumprod()
+        return np.cumprod(self.steps(evidence, count))
 
     def learn(self, evidence: int, right: int, judged: int) -> None:
         """`judged` tokens of a proposal were judged, the first `right` of them accepted: all, or
@@ -116,6 +117,6 @@ class Survival:
         shared.count(cell, right)
         found = self._right[cell] = _REQUEST_KEEP * self._right[cell] + right
         judged = self._judged[cell] = _REQUEST_KEEP * self._judged[cell] + 1.0
-        self._by_start[_EDGES[cell] : _ENDS[cell]] = (
-            found + _SHARED_WEIGHT * shared.chance(cell)
-        ) / (judged + _SHARED_WEIGHT)
+        chance = (found + _SHARED_WEIGHT * shared.chance(cell)) / (judged + _SHARED_WEIGHT)
+        start, end = _EDGES[cell], _ENDS[cell]
+        self._by_start[start:end] = [chance] * (end - start)
