@@ -279,7 +279,7 @@ class MeasuredPolicy:
         plan = for_batch(free, round_s)
         if plan.rate > best_rate:
             best_rate, choices = plan.rate, _choices(names, plan.limits)
-        for name, priced in self._priced.items():
+        for name in self._priced:
             # Free sources come along where they are likelier.
             mixed, named = _likeliest(options, [*self._foreseeable, name])
             asked = [s for s, chosen in zip(streams, named, strict=True) if chosen == name]
