@@ -33,14 +33,17 @@ def generate(
     draft       a draft, or several by name; None is plain decoding
     limit       always ask the draft, for at most so many tokens; None asks it only when it pays, by
                 what forwards cost here (measured once, some seconds, and kept in the cache)
-    policy      decides in place of both; `measured_policy` and `fixed` make one. Give one for many
-                requests: a policy made here begins with nothing counted and forgets it afterwards
+    policy      decides instead of `limit`; `measured_policy` and `fixed` make one. Give one for
+                many requests: one made here begins with nothing counted and forgets it afterwards
     verifier    `ChainVerifier` unless given
     on_text     called with each new piece of text as it is certain
 
     Raises PromptError, SettingError, NumericError or ModelError.
     """
     drafts = by_name(draft)
+    if limit and (policy is not None or not drafts):
+        why = "a policy decides" if policy is not None else "there is no draft"
+        raise SettingError(f"limit is {limit} and {why}.", "Leave one of them out.")
     return decoding.generate(
         engine,
         prompt,

@@ -25,7 +25,7 @@ def test_a_machine_that_slows_down_keeps_its_ratios() -> None:
         costs.observe(4, 1, 0, 0.08)
     assert costs.drift == pytest.approx(2, rel=0.05)
     assert r(costs, 4) == pytest.approx(4, rel=0.05)
-    assert costs.forward_s(4) == pytest.approx(0.08, rel=0.1)
+    assert costs.table()[4] * costs.drift == pytest.approx(0.08, rel=0.1)
 
 
 def test_a_width_that_is_dearer_than_profiled_becomes_so() -> None:
@@ -82,7 +82,7 @@ def test_frozen_costs_stay() -> None:
     costs.observe_whole(1.0, 5.0)
     assert costs.drift == 1
     assert r(costs, 4) == 4
-    assert costs.overhead_s == 0.001
+    assert costs.round_s()[1] == pytest.approx(0.011)
 
 
 def test_overhead_has_a_part_per_round_and_one_per_row() -> None:

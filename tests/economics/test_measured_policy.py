@@ -3,6 +3,7 @@ slower than plain decoding by those costs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -249,7 +250,7 @@ def feeding(share: float) -> Costs:
     return Costs(key={"model": "d"}, points=tuple(points), feeds=feeds)
 
 
-@pytest.mark.parametrize("share", [0.001, 0.01])
+@pytest.mark.parametrize("share", [0.001, 0.005])
 def test_a_draft_that_stopped_paying_returns_when_the_text_changes(share: float) -> None:
     draft = feeding(share)
     costs = line(0.1, 0.005, drafts={"model": draft})
@@ -425,3 +426,54 @@ def test_the_account_agrees_with_the_rounds() -> None:
     assert chosen.account.plain_s == pytest.approx(
         sum(r.emitted for r in decoding) * FLAT.forward_s(1)
     )
+
+
+def test_a_batch_wider_than_what_was_measured_decodes_plainly() -> None:
+    points = [Point(n, 1, 0, 0.1 + 0.01 * n) for n in range(1, 5)]
+    engine = ToyEngine(10, seed=34, order=3, context_size=400, max_sequences=12)
+    chosen = MeasuredPolicy(Costs(key={}, points=tuple(points)), [Source("lookup", True, True)])
+    stop = StopConditions(max_tokens=12)
+    requests = [Request(prompt=(1, 2, i % 9), stop=stop) for i in range(12)]
+    decoder = Decoder(engine, {"lookup": LookupDraft()}, ChainVerifier(), chosen)
+    done = decode(decoder, requests)
+    assert all(g.error is None and len(g.tokens) == 12 for g in done)
+    assert all(r.limit == 0 for g in done for r in g.rounds)
+
+
+def test_at_the_end_of_a_request_nothing_unjudged_is_counted() -> None:
+    """Five offered, two accepted, and the replacement ends the answer."""
+    chosen = MeasuredPolicy(FLAT, [Source("model", costs=CHEAP)], frozen=True, say=lambda _: None)
+    stream = stream_of(trace([5] * 30), 0.0, 0.0)
+    stream.history.length, stream.read = 47, 20
+    chosen([stream])
+    stream.history.length = 50
+    assert stream.finished
+    base = dict(source="model", batch=1, context=47, prefill=False, verify_s=0.1, other_s=0.0)
+    stream.rounds.append(
+        Round(proposed=5, accepted=2, emitted=3, limit=5, width=6, draft_s=0.1, **base)
+    )
+    chosen.settle()
+    survival = stream.policy_notes.survivals["model"]
+    assert (survival.judged, survival.accepted) == (3, 2)
+
+
+def test_running_dry_is_the_request_s_affair() -> None:
+    chosen = MeasuredPolicy(FLAT, [Source("empty", costs=CHEAP)], say=lambda _: None)
+    request = Request(prompt=PROMPT, stop=StopConditions(max_tokens=80))
+    decode(Decoder(target(), {"empty": Empty()}, ChainVerifier(), chosen), [request])
+    assert chosen._prior("empty", 0.0).chances == policy()._prior("model", 0.0).chances
+
+
+def test_a_draft_without_costs_is_priced_by_what_it_took() -> None:
+    class Slow(Empty):
+        def propose(self, contexts, limits):
+            time.sleep(0.02)
+            return [Proposal((3,) * limit, self.name) for limit in limits]
+
+    chosen = MeasuredPolicy(FLAT, [Source("empty")], say=lambda _: None)
+    request = Request(prompt=PROMPT, stop=StopConditions(max_tokens=30))
+    decode(Decoder(target(), {"empty": Slow()}, ChainVerifier(), chosen), [request])
+    chosen.settle()
+    learned = chosen._priced["empty"].learned
+    assert learned.ask_s >= 0.02
+    assert chosen.fresh()._priced["empty"].learned is learned

@@ -15,7 +15,8 @@ from paceline.economics import server
 from paceline.economics.cost import Costs, Feed, Point
 from paceline.economics.policy import MeasuredPolicy, Source
 from paceline.economics.simulate import best_fixed, policy_named, policy_of, regret, simulate
-from paceline.economics.trace import MOST, Header, Recording, SourceTrace, Trace
+from paceline.economics.survival import MOST
+from paceline.economics.trace import Header, Recording, SourceTrace, Trace
 from paceline.errors import SettingError
 from paceline.measure.record import sources_of, trace_of
 from paceline.testing import ToyEngine

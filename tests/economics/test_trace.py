@@ -14,8 +14,8 @@ from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft, Store
 from paceline.drafts.model import ModelDraft
 from paceline.economics.fill import filled
+from paceline.economics.survival import MOST
 from paceline.economics.trace import (
-    MOST,
     Header,
     Recording,
     SourceTrace,

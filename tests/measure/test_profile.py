@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -141,19 +142,43 @@ def test_recorded_costs_of_another_model_are_refused_by_name() -> None:
         adaptive.measured_policy(engine, pair, costs=right)
 
 
-def test_files_of_a_model_are_part_of_its_key(tmp_path: Path) -> None:
-    class Filed(ToyEngine):
-        pass
+def test_files_of_a_model_are_part_of_its_key(tmp_path: Path, monkeypatch) -> None:
+    place = tmp_path / "model.gguf"
 
-    keys = []
-    for text in ("one", "two"):
-        place = tmp_path / "model.gguf"
+    def key(text: str) -> dict:
         place.write_text(text)
-        engine = Filed()
-        engine.model = str(place)
-        keys.append(costs_key(engine))
-    assert keys[0]["model"] == "model.gguf"
-    assert keys[0]["fingerprint"] != keys[1]["fingerprint"]
+        engine = ToyEngine()
+        engine.model, engine.place = place.name, place
+        return costs_key(engine)
+
+    one, two = key("one"), key("two")
+    assert one["model"] == "model.gguf"
+    assert one["fingerprint"] != two["fingerprint"]
+    monkeypatch.chdir(tmp_path)
+    assert key("one") == one, "wherever it is run from"
+
+
+def test_quartiles_never_leave_what_was_measured() -> None:
+    cell = profile.Cell(1, 1, 64)
+    costs = Samples({cell: [0.1, 0.9]}).costs({})
+    assert costs.points[0].low == pytest.approx(0.3)
+    assert not Samples({cell._replace(width=4): [1.0]}).has_base
+
+
+def test_a_profile_of_a_smaller_context_is_measured_again_for_a_larger() -> None:
+    said: list[str] = []
+    small = costs_for(ToyEngine(seed=3, context_size=20), on_measure=said.append)
+    large = costs_for(ToyEngine(seed=3, context_size=300), on_measure=said.append)
+    assert len(said) == 2
+    assert len(small.table()) < 17 <= len(large.table())
+
+
+def test_measuring_leaves_the_caller_s_random_numbers_alone() -> None:
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    measured(ToyEngine(seed=3, context_size=300))
+    assert random.random() == expected
 
 
 def test_the_library_s_generate_drafts_by_itself() -> None:
@@ -164,6 +189,8 @@ def test_the_library_s_generate_drafts_by_itself() -> None:
     drafted = generate(engine, [1, 2], draft=drafts, stop=stop)
     assert drafted.tokens == plain.tokens
     assert drafted.figures.drafted_rounds > 0, "a toy's rows cost nearly nothing"
+    with pytest.raises(SettingError, match="limit is 3 and there is no draft"):
+        generate(engine, [1], limit=3, stop=stop)
     with pytest.raises(SettingError, match="limit is 3 and 2 drafts are on offer"):
         generate(engine, [1], draft={**drafts, "b": drafts["lookup"]}, limit=3, stop=stop)
 

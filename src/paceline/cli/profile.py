@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from paceline.cli import options
 from paceline.cli.parser import Parser, at_least
 from paceline.drafts.base import Draft
 from paceline.drafts.create import is_model
-from paceline.economics.breakeven import best_limit, least_acceptance, prices
+from paceline.economics.breakeven import LEAST_HOPE, best_hope, least_acceptance, prices
 from paceline.economics.cost import Costs
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
@@ -30,7 +31,6 @@ from paceline.measure.profile import (
     costs_key,
     keep,
     measure_costs,
-    with_drafts,
 )
 
 EXAMPLES = """\
@@ -99,13 +99,19 @@ def run(args: argparse.Namespace) -> int:
 def _load(args: argparse.Namespace, stack: ExitStack) -> tuple[Engine, dict[str, Draft]]:
     """With room for a batch, in a context that is just long enough, unless the user chose one or
     the model has a shorter one."""
+    options.labels(args.draft)  # refuses what is named twice before anything is loaded
     chosen = args.context, args.draft_context
-    for attempt in (LONG + 2 * max(WIDTHS), None):
+    enough = LONG + 2 * max(WIDTHS)
+    for attempt in (enough, None):
         args.context = chosen[0] or attempt
         args.draft_context = chosen[1] or (attempt if args.draft else None)
         try:
-            engine = stack.enter_context(options.load_target(args, max_sequences=max(SEQUENCES)))
-            return engine, options.load_drafts(args, args.draft, engine, stack)
+            with ExitStack() as trial:
+                engine = options.load_target(args, max_sequences=max(SEQUENCES))
+                trial.enter_context(engine)
+                drafts = options.load_drafts(args, args.draft, engine, trial)
+                stack.push(trial.pop_all())
+                return engine, drafts
         except SettingError:
             if attempt is None or None not in chosen:
                 raise
@@ -120,10 +126,9 @@ def _measure(engines: list[tuple[str, Engine]], sweeps: int) -> Iterator[tuple[s
             show = partial(_show, bar)
             with suppress(KeyboardInterrupt):
                 measure_costs(engine, samples, sweeps=sweeps, on_progress=show)
-        try:
-            costs = samples.costs(costs_key(engine))
-        except DataError:
-            return  # interrupted before even one row had been measured
+        if not samples.has_base:
+            return  # interrupted before there was anything to compare with
+        costs = samples.costs(costs_key(engine))
         earlier = cached(engine)
         if costs.complete or earlier is None or not earlier.complete:
             _keep(costs)
@@ -146,7 +151,7 @@ def _show(bar: Any, share: float) -> None:
 
 def _write(as_json: bool, out: Path | None, found: list[tuple[str, Costs]]) -> None:
     (_, target), *drafts = found
-    whole = with_drafts(target, dict(drafts))
+    whole = replace(target, drafts=dict(drafts))
     document = json.dumps(whole.as_document(), indent=1)
     print(document if as_json else "\n".join(_lines(whole)))
     if out is not None:
@@ -184,15 +189,14 @@ def _lines(costs: Costs) -> Iterator[str]:
             f"draft     {name}: a drafted token costs {priced.draft_cost:.2f} T(1), catching up "
             f"100 tokens {draft.feed_s(100) / base:.1f} T(1)"
         )
-        _, gain = best_limit(
-            1.0, priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead, most=priced.most
-        )
+        limit, gain = best_hope(priced)
         least = least_acceptance(
             priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead, most=priced.most
         )
         yield "          " + (
-            "it can't pay here: even always right it would be slower than plain decoding"
-            if least is None
+            f"it can't pay here: always right it would give {gain if limit else 'less than 1'} "
+            "times plain"
+            if least is None or gain < LEAST_HOPE
             else f"it pays above an acceptance of {least[1]:.0%} (limit {least[0]}); always right "
             f"it would give {gain:.2f} times plain"
         )

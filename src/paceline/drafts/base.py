@@ -55,12 +55,13 @@ class Draft(abc.ABC):
     """Whether `Preview.evidence` says how much speaks for a proposal."""
 
     def preview(self, context: Context, most: int) -> Preview:
-        """The first `most` tokens that `propose` would offer to who has looked. Only for a
-        foreseeable draft; it commits to nothing."""
+        """The first `most` tokens that `propose` would offer now to a policy that looks first. Only
+        for a foreseeable draft."""
         raise NotImplementedError(f"the draft {self.name} is not foreseeable")
 
     def behind(self, context: Context) -> int:  # noqa: ARG002
-        """How many committed tokens it has yet to read before its next proposal."""
+        """How many committed tokens it has yet to read before its next proposal; asked also before
+        `open`, when that is all of them."""
         return 0
 
     @property

@@ -11,7 +11,7 @@ from paceline.types import Round
 
 @dataclass(slots=True)
 class Account:
-    """Sums over decoding rounds; the reading of prompts is kept out.
+    """Sums over decoding rounds; those that shared a forward with a prompt are kept out.
 
     limits     how often each limit was chosen, 0 included
     spent_s    what the rounds took

@@ -158,6 +158,22 @@ class Prices:
     most: int
 
 
+LEAST_HOPE = 1.05
+"""Times plain of a draft that is always right, below which it is not worth asking."""
+
+
+def best_hope(priced: Prices) -> tuple[int, float]:
+    """The limit and the times plain of a draft that is always right; 0 and 1.0 if even that
+    loses."""
+    return best_limit(
+        1.0,
+        priced.r,
+        draft_cost=priced.draft_cost,
+        overhead=priced.overhead,
+        most=priced.most,
+    )
+
+
 def prices(target: Costs, draft: Costs | None = None, *, context: int = 0) -> Prices:
     """Prices at one sequence and a context length. A draft without costs of its own is free."""
     table = target.table(1, context)

@@ -53,11 +53,17 @@ class Point:
 @dataclass(frozen=True, slots=True)
 class Feed:
     """Seconds of feeding so many tokens when only the last one's row is wanted, as a draft does
-    that has fallen behind."""
+    that has fallen behind. Median and quartiles, as of a `Point`."""
 
     tokens: int
     seconds: float
+    low: float | None = None
+    high: float | None = None
     samples: int = 0
+
+    @property
+    def least_s(self) -> float:
+        return self.seconds if self.low is None else min(self.low, self.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,9 @@ class Costs:
                 )
         for feed in self.feeds:
             what = f"feeding {feed.tokens} tokens"
-            _check_seconds(feed.seconds, what)
+            for seconds in (feed.seconds, feed.low, feed.high):
+                if seconds is not None or feed.seconds is None:
+                    _check_seconds(seconds, what)
             _check_whole(what, feed.tokens)
             if feed.tokens < 1:
                 raise DataError(f"The costs have {what}.", "It must be 1 token or more.")
@@ -201,7 +209,7 @@ class Costs:
 
     def _feed_curve(self) -> tuple[list[int], list[float]]:
         if self.feeds:
-            measured = {1: self.forward_s(1)} | {feed.tokens: feed.seconds for feed in self.feeds}
+            measured = {1: self.forward_s(1)} | {feed.tokens: feed.least_s for feed in self.feeds}
         else:  # then a token costs what a row costs
             measured = {rows: float(s) for rows, s in enumerate(self.table()) if s < np.inf}
         known = sorted(measured)
@@ -312,7 +320,7 @@ def _shipped(name: str) -> Any:
 
 
 def shipped_costs() -> list[str]:
-    """Names of the costs that come with Paceline, of machines that others have measured."""
+    """Names of the costs that come with Paceline: published ones, and some of its authors'."""
     place = files("paceline.economics").joinpath("costs")
     return sorted(entry.name.removesuffix(".json") for entry in place.iterdir())
 

@@ -7,7 +7,8 @@ from zlib import crc32
 
 import numpy as np
 
-from paceline.economics.trace import MOST, Recording, SourceTrace, Trace
+from paceline.economics.survival import MOST
+from paceline.economics.trace import Recording, SourceTrace, Trace
 
 
 def filled(recording: Recording) -> Recording:

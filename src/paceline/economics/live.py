@@ -72,11 +72,6 @@ class LiveCosts:
         """How much slower everything is now than when it was profiled, as a factor."""
         return math.exp(self._drift)
 
-    def forward_s(self, rows: int, sequences: int = 1, context: int = 0) -> float:
-        """Seconds of one forward now, drift included; infinite if not measured so wide."""
-        table = self.table(sequences, context)
-        return float(table[rows]) * self.drift if rows < len(table) else math.inf
-
     def feed_s(self, tokens: int) -> float:
         """`Costs.feed_s` now, drift included."""
         known = self._feeds
@@ -149,11 +144,6 @@ class LiveCosts:
             whole = table + self._overhead.by_rows(len(table)) / self.drift
             found = self._rounds[key] = self._seen, whole.tolist()
         return found[1]
-
-    @property
-    def overhead_s(self) -> float:
-        """Seconds outside forwards of a round of one row."""
-        return float(self._overhead.by_rows(2)[1])
 
 
 class _Overhead:

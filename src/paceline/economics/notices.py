@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.economics.breakeven import Prices, best_limit, least_acceptance, prices
+from paceline.economics.breakeven import (
+    LEAST_HOPE,
+    Prices,
+    best_hope,
+    least_acceptance,
+    prices,
+)
 from paceline.economics.cost import Costs
 from paceline.economics.survival import Survival
 from paceline.types import Sampling
 
-_LEAST_HOPE = 1.05  # times plain of a draft that is always right
 _ENOUGH = 16  # judged tokens before anything is said
 
 
@@ -30,14 +35,8 @@ class Notices:
         if draft is None:
             return False
         priced = prices(target, draft)
-        limit, gain = best_limit(
-            1.0,
-            priced.r,
-            draft_cost=priced.draft_cost,
-            overhead=priced.overhead,
-            most=priced.most,
-        )
-        if gain >= _LEAST_HOPE:
+        limit, gain = best_hope(priced)
+        if gain >= LEAST_HOPE:
             self._least[name] = least_acceptance(
                 priced.r,
                 draft_cost=priced.draft_cost,

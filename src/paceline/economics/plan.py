@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.economics.breakeven import (
+    LEAST_HOPE,
     Prices,
+    best_hope,
     best_limit,
     break_even_acceptance,
     check_acceptance,
@@ -51,6 +53,7 @@ class DraftPlan:
     source        where its costs come from
     priced        r(w), draft cost and overhead, over T(1)
     least         the limit that pays soonest, and the acceptance from which it does; None: never
+    hope          times plain of a draft that is always right, at its best limit
     best          for each acceptance, the best limit
     matches       for each length of match, the best limit by the survival that is assumed before
                   anything was counted; only of a foreseeable draft
@@ -63,9 +66,15 @@ class DraftPlan:
     source: str
     priced: Prices
     least: tuple[int, float] | None
+    hope: float
     best: dict[float, Best]
     matches: tuple[Best, ...]
     break_even: dict[int, float | None]
+
+    @property
+    def can_pay(self) -> bool:
+        """Whether the policy would ever ask it."""
+        return self.least is not None and self.hope >= LEAST_HOPE
 
     def times_plain(self, acceptance: float) -> list[float]:
         """Times plain of limits 0, 1, 2, …, as far as widths were measured."""
@@ -122,6 +131,7 @@ def _draft_plan(costs: Costs, source: Source, acceptances: Sequence[float]) -> D
         source="" if source.costs is None else source.costs.source,
         priced=priced,
         least=least_acceptance(priced.r, most=priced.most, **terms),
+        hope=best_hope(priced)[1],
         best={
             acceptance: Best(
                 f"{acceptance:g}", *best_limit(acceptance, priced.r, most=priced.most, **terms)

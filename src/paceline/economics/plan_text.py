@@ -75,9 +75,7 @@ def price_words(draft: DraftPlan) -> str:
 def _advised(plan: Plan, draft: DraftPlan) -> bool:
     """Whether the decision is to draft with it."""
     if plan.given or not draft.matches:
-        return draft.least is not None and (
-            not plan.given or any(best.limit for best in draft.best.values())
-        )
+        return draft.can_pay and (not plan.given or any(best.limit for best in draft.best.values()))
     return any(best.limit for best in draft.matches)
 
 
@@ -86,6 +84,11 @@ def _clause(plan: Plan, draft: DraftPlan) -> str:
         return (
             f"{draft.title} can't pay here: {cost_words(draft.priced)}, break-even acceptance is "
             "above 1"
+        )
+    if not draft.can_pay:
+        return (
+            f"{draft.title} can't pay here: {cost_words(draft.priced)}, so always right it would "
+            f"give {draft.hope:.2f} times plain"
         )
     limit, least = draft.least
     soonest = f"break-even acceptance is {least:.2f}, with {_tokens(limit)}"
@@ -173,7 +176,7 @@ def _draft_document(draft: DraftPlan) -> dict[str, Any]:
         "title": draft.title,
         "source": draft.source,
         "draft_cost": draft.priced.draft_cost,
-        "can_pay": draft.least is not None,
+        "can_pay": draft.can_pay,
         "least": None
         if draft.least is None
         else {"limit": draft.least[0], "acceptance": draft.least[1]},

@@ -9,7 +9,6 @@ offer; never at a token that was drawn. So it may choose as it likes without tou
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -29,17 +28,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("paceline")
 
 _LEAST_GAIN = 1.02  # below this, plain decoding: an estimate is no promise
-_PROBE_SHARE = 0.02  # of decoding time may go into finding out whether a priced draft pays now
+_PROBE_SHARE = 0.01  # of decoding time may go into finding out whether a priced draft pays now
 _HORIZON = 64  # tokens over which catching up is written off
 _PLAIN = Choice(None, 0)
-_NOTHING: list[float] = []
 
 
 @dataclass(slots=True)
 class Source:
     """A draft on offer, as the policy sees it.
 
-    foreseeable    `Draft.foreseeable`: free, and judged on every token whether asked or not
+    foreseeable    `Draft.foreseeable`: free, and judged in every round whether asked or not
     weighs         `Draft.weighs`: it says how much speaks for a proposal
     costs          of the model that drafts; None for a draft without one, whose price is then
                    learned from the rounds it takes
@@ -52,18 +50,31 @@ class Source:
 
 
 @dataclass(slots=True)
+class _Learned:
+    """Seconds of one sequence's proposal, learned from the rounds that asked for one."""
+
+    ask_s: float = 0.0
+    seen: int = 0
+
+    def observe(self, seconds: float) -> None:
+        self.seen += 1
+        self.ask_s += max(0.2, 1 / self.seen) * (seconds - self.ask_s)
+
+
+@dataclass(slots=True)
 class _Priced:
-    """A source that has to be asked to be known, and what asking costs."""
+    """A source that has to be asked to be known, and what asking costs: by its costs, or learned
+    where it has none."""
 
     source: Source
     live: LiveCosts | None
-    ask_s: float = 0.0  # learned, where there are no costs
+    learned: _Learned = field(default_factory=_Learned)
     credit_s: float = 0.0  # saved up for the next probe
 
     def seconds(self, sequences: int, limit: int, behind: int) -> float:
-        """Of proposing `limit` tokens for `sequences` that have `behind` tokens to read."""
+        """Of proposing `limit` tokens for `sequences` that together have `behind` to read."""
         if self.live is None:
-            return self.ask_s * sequences
+            return self.learned.ask_s * sequences
         step = self.live.steps_s(sequences)[sequences]
         return self.live.feed_s(max(1, behind)) + (limit - 1) * step
 
@@ -76,7 +87,6 @@ class _Notes:
     length: int = 0  # committed tokens when the choice was made
     rounds: int = 0
     previews: list[tuple[Survival, Preview]] = field(default_factory=list)
-    expected_draft_s: float = 0.0
 
 
 _Option: TypeAlias = tuple[str, list[float]]
@@ -112,6 +122,7 @@ class MeasuredPolicy:
         self._weighs = {source.name for source in sources if source.weighs}
         self._shared: dict[tuple[str, float], Shared] = {}
         self._last: list[Stream] = []
+        self._expected_s: dict[str, float] = {}
         self._notices = Notices(say)
         self._priced: dict[str, _Priced] = {}
         for source in sources:
@@ -123,7 +134,7 @@ class MeasuredPolicy:
                 self._priced[source.name] = _Priced(source, live)
 
     def fresh(self) -> MeasuredPolicy:
-        """A policy that has counted nothing yet, with the same live costs."""
+        """A policy that has counted nothing yet, with the same live costs and learned prices."""
         twin = copy(self)
         twin.account, twin._shared, twin._last = Account(), {}, []
         twin._priced = {name: replace(p, credit_s=0.0) for name, p in self._priced.items()}
@@ -135,20 +146,27 @@ class MeasuredPolicy:
         notes = [self._notes(stream) for stream in streams]
         options = [self._options(s, n) for s, n in zip(streams, notes, strict=True)]
         choices = self._choose(streams, options)
-        asked = Counter(
-            choice.source
-            for stream, choice in zip(streams, choices, strict=True)
-            if stream.prompt_is_read
-        )
-        for stream, note, choice in zip(streams, notes, choices, strict=True):
+        for stream, note in zip(streams, notes, strict=True):
             note.length, note.rounds = len(stream.history), len(stream.rounds)
-            priced = self._priced.get(choice.source or "")
-            note.expected_draft_s = 0.0
-            if priced is not None and stream.prompt_is_read:
-                together, behind = asked[choice.source], stream.behind(priced.source.name)
-                note.expected_draft_s = priced.seconds(together, choice.limit, behind) / together
+        self._expected_s = {
+            name: self._expected(name, streams, choices)
+            for name, priced in self._priced.items()
+            if priced.live is not None
+        }
         self._last = list(streams)
         return choices
+
+    def _expected(self, name: str, streams: Sequence[Stream], choices: Sequence[Choice]) -> float:
+        """Seconds that a source's proposals of this round should take."""
+        asked = [
+            (stream.behind(name), choice.limit)
+            for stream, choice in zip(streams, choices, strict=True)
+            if choice.source == name and stream.prompt_is_read
+        ]
+        if not asked:
+            return 0.0
+        behind, limits = sum(b for b, _ in asked), [limit for _, limit in asked]
+        return self._priced[name].seconds(len(asked), max(limits), behind)
 
     # What the last rounds taught.
 
@@ -162,14 +180,28 @@ class MeasuredPolicy:
         decoding = [stream.rounds[-1] for stream in streams if not stream.rounds[-1].prefill]
         if not decoding or len(decoding) < decoding[0].batch:
             return  # the forward also read prompts, whose rows cost otherwise
+        self._learn_prices(decoding)
         rows = sum(round.width for round in decoding)
         context = sum(round.context for round in decoding) // len(decoding)
         self.costs.observe(rows, len(decoding), context, sum(r.verify_s for r in decoding))
         self.costs.observe_overhead(rows, sum(round.other_s for round in decoding))
         count = len(decoding)
-        plain_s = self.costs.round_s(count, context)[count] * self.costs.drift
-        for round in decoding:
-            self.account.add(round, plain_s / count)
+        round_s = self.costs.round_s(count, context)
+        if count < len(round_s):
+            for round in decoding:
+                self.account.add(round, round_s[count] * self.costs.drift / count)
+
+    def _learn_prices(self, decoding: Sequence[Round]) -> None:
+        """What drafting took, against what was due."""
+        for name, priced in self._priced.items():
+            rounds = [round for round in decoding if round.source == name]
+            seconds = sum(round.draft_s for round in rounds)
+            if not rounds or self.frozen:
+                continue
+            if priced.live is None:
+                priced.learned.observe(seconds / len(rounds))
+            elif all(round.proposed == round.limit for round in rounds):
+                priced.live.observe_whole(self._expected_s.get(name, 0.0), seconds)
 
     def _learn(self, stream: Stream, notes: _Notes) -> None:
         new = stream.history.tokens[notes.length :]
@@ -184,14 +216,9 @@ class MeasuredPolicy:
                 priced.credit_s += _PROBE_SHARE * self._share_s(round)
                 continue
             survival = notes.survivals[name]
-            # A draft that offered less than it was asked for has missed there; only a stop ends a
-            # proposal early without a miss.
-            judged = round.proposed if stream.finished else min(round.limit, round.accepted + 1)
-            survival.learn(0, round.accepted, judged)
-            if priced.live is None:
-                priced.ask_s += 0.0 if self.frozen else 0.2 * (round.draft_s - priced.ask_s)
-            elif round.proposed == round.limit:
-                priced.live.observe_whole(notes.expected_draft_s, round.draft_s)
+            survival.learn(0, round.accepted, min(round.proposed, round.accepted + 1))
+            if round.accepted == round.proposed < round.limit and not stream.finished:
+                survival.miss(round.accepted)
             self._notices.collapsed(name, priced.source.costs, survival, stream.request.sampling)
 
     def _share_s(self, round: Round) -> float:
@@ -301,10 +328,11 @@ class MeasuredPolicy:
             return nothing, nothing
         drift = self.costs.drift
         if priced.live is None:
-            return [n * priced.ask_s / drift for n in range(most + 1)], [0.0] * (most + 1)
+            ask_s = priced.learned.ask_s / drift
+            return [n * ask_s for n in range(most + 1)], [0.0] * (most + 1)
         live = priced.live
         owed = sum(_owed_s(live, s.behind(name), s.room) for s in asked) / len(asked) / drift
-        return [owed] * (most + 1), [step / drift for step in live.steps_s(most)]
+        return [n * owed for n in range(most + 1)], [step / drift for step in live.steps_s(most)]
 
     def _probe(
         self,
@@ -313,8 +341,9 @@ class MeasuredPolicy:
         round_s: list[float],
         choices: list[Choice],
     ) -> list[Choice]:
-        """Where no priced source was chosen, ask one for one token now and then: as often as a
-        small share of the time pays for, the reading of what it has missed included."""
+        """Where no priced source was chosen, ask one for one token in place of a plain round now
+        and then: as often as a small share of the time pays for, the reading of what it has missed
+        included."""
         if any(choice.source in self._priced for choice in choices):
             return choices
         wider = len(streams) + 1
@@ -322,7 +351,8 @@ class MeasuredPolicy:
             return choices
         wider_s = (round_s[wider] - round_s[wider - 1]) * self.costs.drift
         for number, (stream, offered) in enumerate(zip(streams, options, strict=True)):
-            for name, _ in offered if stream.prompt_is_read else ():
+            may = stream.prompt_is_read and choices[number] is _PLAIN
+            for name, _ in offered if may else ():
                 priced = self._priced.get(name)
                 if priced is None:
                     continue
@@ -350,7 +380,7 @@ def _likeliest(
     survival: list[list[float]] = []
     names: list[str | None] = []
     for offered in options:
-        best, best_name, most = _NOTHING, None, 0.0
+        best, best_name, most = list[float](), None, 0.0
         for name, chances in offered:
             if name in sources and (total := sum(chances)) > most:
                 best, best_name, most = chances, name, total

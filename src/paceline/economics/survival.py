@@ -102,6 +102,11 @@ class Survival:
         self.judged += judged
         self.accepted += right
 
+    def miss(self, position: int) -> None:
+        """The source was asked for a token at this position and had none. That is this request's
+        affair: the next one may be within its context again."""
+        self._count(_CELLS[min(position, _LAST)], 0.0, shared=False)
+
     def judge(self, preview: Preview, committed: Sequence[int]) -> None:
         """Learn from what a source would have offered before these tokens were committed, asked
         or not. The first wrong token is the last one judged."""
@@ -112,11 +117,11 @@ class Survival:
             right += 1
         self.learn(evidence, right, min(judged, right + 1))
 
-    def _count(self, cell: int, right: float) -> None:
-        shared = self.shared
-        shared.count(cell, right)
+    def _count(self, cell: int, right: float, *, shared: bool = True) -> None:
+        if shared:
+            self.shared.count(cell, right)
         found = self._right[cell] = _REQUEST_KEEP * self._right[cell] + right
         judged = self._judged[cell] = _REQUEST_KEEP * self._judged[cell] + 1.0
-        chance = (found + _SHARED_WEIGHT * shared.chance(cell)) / (judged + _SHARED_WEIGHT)
+        chance = (found + _SHARED_WEIGHT * self.shared.chance(cell)) / (judged + _SHARED_WEIGHT)
         start, end = _EDGES[cell], _ENDS[cell]
         self._by_start[start:end] = [chance] * (end - start)

@@ -17,9 +17,6 @@ from paceline.errors import DataError, unknown_name
 from paceline.types import Round
 
 KIND = "paceline rounds"
-MOST = 32
-"""Most tokens of a proposal that are recorded."""
-
 _LISTS = ("evidence", "right", "offered", "unwatched")
 _ROUND_FIELDS = {field.name for field in fields(Round)}
 _CURE = "`paceline bench … --record FILE` writes such a file."
@@ -34,7 +31,7 @@ class SourceTrace:
 
     evidence     `Preview.evidence`; 0 without a match, or if the draft weighs nothing
     right        how many of the offered tokens are the ones then emitted; never more than were
-    offered      tokens on offer, at most MOST; 0 is none
+    offered      tokens on offer, at most `survival.MOST`, as far as a policy looks; 0 is none
     unwatched    tokens it offers a policy that doesn't preview it (a fixed limit)
     """
 

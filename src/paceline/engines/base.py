@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from paceline.engines.tokenizer import Tokenizer
@@ -87,6 +88,7 @@ class Engine(abc.ABC):
 
     name                engine name, as on the command line
     model               what was loaded, as the user would recognise it
+    place               the file or directory it was loaded from, if there is one
     vocabulary_size     length of a row of logits, padding rows included
     """
 
@@ -95,6 +97,7 @@ class Engine(abc.ABC):
     """One line for `paceline list`: what must be installed and which models it reads."""
 
     model: str
+    place: Path | None = None
     vocabulary_size: int
     capabilities: Capabilities
     tokenizer: Tokenizer

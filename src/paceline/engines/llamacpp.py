@@ -114,7 +114,9 @@ class LlamaCppEngine(Engine):
         except BaseException:
             llama_cpp.llama_model_free(model)
             raise
-        return cls(model, context, path.name)
+        engine = cls(model, context, path.name)
+        engine.place = path.absolute()
+        return engine
 
     def open(self) -> LlamaCppSequence:
         self._check_open()

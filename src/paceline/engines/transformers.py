@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -111,7 +112,10 @@ class TransformersEngine(Engine):
         loaded = load_model(target, dtype, device)
         size = fitting_context(target, loaded.model.config, context_size)
         with readable(target):
-            return cls(target, loaded, size, max_sequences)
+            engine = cls(target, loaded, size, max_sequences)
+        place = Path(target)
+        engine.place = place.absolute() if place.exists() else None
+        return engine
 
     def open(self) -> TransformersSequence:
         if not self.free_slots:

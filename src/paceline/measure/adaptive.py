@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from paceline.drafts.base import Draft
 from paceline.economics.cost import Costs, check_key
 from paceline.economics.policy import MeasuredPolicy, Source
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
-from paceline.measure.profile import costs_for, costs_key, with_drafts
+from paceline.measure.profile import costs_for, costs_key
 
 log = logging.getLogger("paceline")
 
@@ -28,7 +29,7 @@ def gather_costs(
         for name, draft in drafts.items()
         if draft.engine is not None
     }
-    return with_drafts(target, priced)
+    return replace(target, drafts=priced)
 
 
 def check_costs(costs: Costs, engine: Engine, drafts: Mapping[str, Draft], name: str) -> None:

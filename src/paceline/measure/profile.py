@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -27,14 +27,8 @@ from paceline.types import StopConditions
 # Dense where verifying usually happens, then around the sizes that kernels are made for.
 WIDTHS = (*range(1, 11), 12, 13, 14, 15, 16, 17, 20, 24, 28, 31, 32, 33)
 QUICK_WIDTHS, WIDE_IF_FLAT, FLAT = (1, 2, 3, 4, 6, 7, 8, 12, 16), (24, 32), 6.0
-OFTEN = (
-    1,
-    1,
-    1,
-    2,
-    3,
-    4,
-)  # measured that many times more in each sweep: all else is set beside them
+# Measured once more in each sweep for each time they stand here: all else is set beside them.
+OFTEN = (1, 1, 1, 2, 3, 4)
 SEQUENCES, WIDTHS_OF_SEVERAL = (2, 4, 8), (1, 2, 3, 4, 6, 8, 16)
 MOST_ROWS = 64
 SHORT, LONG, WIDTHS_OF_LONG = 64, 512, (1, 4, 16)
@@ -62,15 +56,19 @@ class Samples:
     overheads: list[float] = field(default_factory=list)
     complete: bool = False
 
+    @property
+    def has_base(self) -> bool:
+        """Whether one row of one sequence was measured, without which there are no costs."""
+        return any(c.sequences == c.width == 1 and not c.feed for c in self.seconds)
+
     def costs(self, key: dict[str, Any]) -> Costs:
-        """Raises DataError if not even one row was measured."""
+        """Raises DataError without `has_base`."""
         points, feeds = [], []
         for cell, taken in sorted(self.seconds.items()):
-            middle = median(taken)
+            low, middle, high = _quartiles(taken)
             if cell.feed:
-                feeds.append(Feed(cell.width, middle, len(taken)))
+                feeds.append(Feed(cell.width, middle, low, high, len(taken)))
                 continue
-            low, _, high = quantiles(taken, n=4) if len(taken) > 1 else (None, None, None)
             rows = cell.sequences * cell.width
             points.append(Point(rows, cell.sequences, cell.context, middle, low, high, len(taken)))
         return Costs(
@@ -91,8 +89,8 @@ def measure_costs(
     sweeps: int = 5,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> None:
-    """Fill `samples`, sweep by sweep, every sweep over all cells in another order, so that a shared
-    machine's drift falls on all alike.
+    """Fill `samples`, sweep by sweep, every sweep over all cells of as many sequences in another
+    order, so that a shared machine's drift falls on all alike. Long contexts come last.
 
     quick          one sequence and the most useful widths only
     feeds          also what catching up costs, which only a draft does
@@ -130,8 +128,15 @@ def _spread(taken: Sequence[float]) -> float:
     """Distance of the quartiles over the median."""
     if len(taken) < 2:
         return float("inf")
-    low, middle, high = quantiles(taken, n=4)
+    low, middle, high = _quartiles(taken)
     return (high - low) / middle
+
+
+def _quartiles(taken: Sequence[float]) -> tuple[float, float, float]:
+    if len(taken) < 2:
+        return taken[0], taken[0], taken[0]
+    low, middle, high = quantiles(taken, n=4, method="inclusive")  # never beyond what was measured
+    return low, middle, high
 
 
 @dataclass(slots=True)
@@ -184,7 +189,7 @@ def _sweep(
     """Every cell once, in random order among those of as many sequences."""
     for count in sorted({cell.sequences for cell in plan}):
         cells = [cell for cell in plan if cell.sequences == count]
-        random.shuffle(cells)
+        random.Random().shuffle(cells)  # the caller's own stream is not ours
         with ExitStack() as stack:
             sequences = [held]
             for _ in range(count - 1):
@@ -294,13 +299,13 @@ def costs_key(engine: Engine) -> dict[str, Any]:
 def _fingerprint(engine: Engine) -> str:
     """Of the model's shape and weights, without reading gigabytes: file sizes and beginnings."""
     digest = hashlib.sha256(f"{engine.name} {engine.vocabulary_size}".encode())
-    path = Path(engine.model)
-    for file in _files(path):
-        digest.update(f"{file.name} {file.stat().st_size}".encode())
-        with file.open("rb") as opened:
-            digest.update(opened.read(1 << 20))
-    if not path.exists():
+    if engine.place is None:
         digest.update(engine.model.encode())
+    else:
+        for file in _files(engine.place):
+            digest.update(f"{file.name} {file.stat().st_size}".encode())
+            with file.open("rb") as opened:
+                digest.update(opened.read(1 << 20))
     return digest.hexdigest()[:16]
 
 
@@ -328,9 +333,11 @@ def cached(engine: Engine) -> Costs | None:
     return costs if dict(costs.key) == key else None
 
 
-def is_enough(costs: Costs) -> bool:
-    """Whether a profile says enough to decide by: an interrupted one may hold a few rows only."""
-    return costs.complete or len(costs.table()) > _ENOUGH
+def is_enough(costs: Costs, engine: Engine) -> bool:
+    """Whether a profile says enough to decide by: one that was interrupted, or measured in a
+    smaller context, may hold a few rows only."""
+    room = engine.capabilities.context_size // 2
+    return len(costs.table()) > (min(room, QUICK_WIDTHS[-1]) if costs.complete else _ENOUGH)
 
 
 def keep(costs: Costs) -> Path:
@@ -355,7 +362,7 @@ def costs_for(
     on_measure    told, in a line, that measuring begins
     """
     found = cached(engine)
-    if found is not None and is_enough(found) and (found.feeds or not drafts):
+    if found is not None and is_enough(found, engine) and (found.feeds or not drafts):
         return found
     on_measure(
         f"Measuring once what width costs {Path(engine.model).name} here "
@@ -369,8 +376,3 @@ def costs_for(
     except DataError as error:
         on_measure(f"{error.fact} It is measured again next time.")
     return costs
-
-
-def with_drafts(target: Costs, drafts: dict[str, Costs]) -> Costs:
-    """A target's costs with those of the models that draft for it, as one document."""
-    return replace(target, drafts=drafts)

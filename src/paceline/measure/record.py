@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from paceline.drafts.base import Context, Draft
-from paceline.economics.trace import MOST, SourceTrace, Trace
+from paceline.economics.survival import MOST
+from paceline.economics.trace import SourceTrace, Trace
 from paceline.sampling.history import History
 from paceline.types import Round
 
