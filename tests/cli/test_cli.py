@@ -75,23 +75,43 @@ def test_profile_measures_keeps_and_tells(run, tmp_path: Path) -> None:
     assert "are for model 'toy:3'; here it is 'toy:5'" in err
 
 
-def test_an_interrupted_profile_keeps_what_it_has(run, monkeypatch) -> None:
+def interrupt_after(monkeypatch, count: int) -> None:
     from paceline.measure import profile
 
     measure, calls = profile._forward, []
 
     def interrupted(*args, **kwargs):
         calls.append(1)
-        if len(calls) > 60:
+        if len(calls) > count:
             raise KeyboardInterrupt
         return measure(*args, **kwargs)
 
     monkeypatch.setattr(profile, "_forward", interrupted)
+
+
+def test_an_interrupted_profile_keeps_what_it_has(run, monkeypatch) -> None:
+    interrupt_after(monkeypatch, 60)
     code, out, err = run("profile", "toy:3")
     assert code == 1
     assert "Interrupted; what was measured is kept." in err
     assert "T(1)" in out
     assert "Measuring" not in run(*GENERATE, "-d", "lookup")[2]
+
+
+def test_an_interrupted_profile_does_not_replace_a_whole_one(run, monkeypatch, tmp_path) -> None:
+    assert run("profile", "toy:3", "--sweeps", "2")[0] == 0
+    [place] = (tmp_path / "cache" / "costs").iterdir()
+    whole = place.read_text()
+    interrupt_after(monkeypatch, 60)
+    assert run("profile", "toy:3")[0] == 1
+    assert place.read_text() == whole
+
+
+def test_a_profile_interrupted_at_once_says_so(run, monkeypatch) -> None:
+    interrupt_after(monkeypatch, 0)
+    code, out, err = run("profile", "toy:3")
+    assert (code, out) == (1, "")
+    assert "Interrupted; nothing had been measured." in err
 
 
 def test_a_recorded_bench_can_be_simulated(run, tmp_path: Path) -> None:

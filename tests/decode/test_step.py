@@ -15,7 +15,7 @@ from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
 from paceline.errors import DraftError, NumericError, PromptError, SettingError
-from paceline.types import Proposal, Round
+from paceline.types import Choice, Proposal, Round
 from paceline.verify.chain import ChainVerifier
 
 
@@ -283,3 +283,27 @@ def test_time_spent_observing_is_the_draft_s_also_where_nothing_was_asked() -> N
     )
     assert sum(round.draft_s for round in got.rounds) >= 0.002 * Slow.observed
     assert got.rounds[0].source is None, "nothing was asked while the prompt was read"
+
+
+def test_drafting_is_counted_for_those_that_asked_and_not_for_others() -> None:
+    import time
+
+    class Slow(LookupDraft):
+        def propose(self, contexts, limits):
+            time.sleep(0.05)
+            return super().propose(contexts, limits)
+
+    engine = ToyEngine(8, seed=3)
+
+    def only_the_first(streams):
+        return [Choice("lookup", 2) if i == 0 else Choice(None, 0) for i in range(len(streams))]
+
+    decoder = Decoder(engine, {"lookup": Slow()}, ChainVerifier(), only_the_first)
+    stop = StopConditions(max_tokens=5)
+    asking, other = (decoder.open(Request(prompt=(1, 2, 1), stop=stop)) for _ in range(2))
+    other.open_draft("lookup")
+    other.drafts["lookup"].prefill([other.context])
+    for _ in range(2):
+        decoder.step([asking, other])
+    assert asking.rounds[-1].draft_s >= 0.05
+    assert other.rounds[-1].draft_s < 0.04

@@ -203,3 +203,23 @@ def test_padding_below_the_shared_size_is_harmless_too() -> None:
     named, unnamed = ToyEngine(6, alphabet="abcde"), ToyEngine(6, alphabet="abcde")
     named.tokenizer.piece = lambda token: "[PAD5]" if token == 5 else "abcde"[token]
     assert "same 6 tokens" in check_pair(unnamed, named)
+
+
+def test_it_says_how_much_it_has_yet_to_read() -> None:
+    engine = ToyEngine(8, seed=3)
+    draft, one = ModelDraft(engine, engine), context([1, 2, 3, 4])
+    assert draft.behind(one) == 4, "before it was opened, all"
+    opened(draft, one)
+    assert draft.behind(one) == 1, "the last one's row is what the next proposal needs"
+    [proposal] = draft.propose([one], [3])
+    assert len(proposal.tokens) == 3
+    for token in proposal.tokens:
+        one.history.commit(token)
+    one.history.commit(5)
+    # two of the three drafted tokens were fed; the third and the bonus were not
+    assert draft.behind(one) == 2
+    for token in (6, 6, 6):
+        one.history.commit(token)
+    assert draft.behind(one) == 5
+    draft.propose([one], [1])
+    assert draft.behind(one) == 1

@@ -15,7 +15,8 @@ from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
 from paceline.economics.cost import Costs, Feed, Point
-from paceline.economics.policy import MeasuredPolicy, Source
+from paceline.economics.live import LiveCosts
+from paceline.economics.policy import MeasuredPolicy, Source, _Priced
 from paceline.economics.replay import SimulatedStream, stream_of
 from paceline.economics.server import Server
 from paceline.economics.trace import SourceTrace, Trace
@@ -308,7 +309,7 @@ def test_a_draft_that_offers_nothing_does_not_stand_in_the_others_way(costs) -> 
     requests = [Request(prompt=PROMPT, stop=StopConditions(max_tokens=150)) for _ in range(2)]
     done = decode(Decoder(engine, drafts, ChainVerifier(), chosen), requests)
     rounds = [r for g in done for r in g.rounds]
-    assert 0 < sum(r.source == "empty" for r in rounds) < 20
+    assert 0 < sum(r.source == "empty" for r in rounds) < 30
     assert sum(r.width > 1 for r in rounds) > 0.3 * len(rounds)
 
 
@@ -477,3 +478,60 @@ def test_a_draft_without_costs_is_priced_by_what_it_took() -> None:
     learned = chosen._priced["empty"].learned
     assert learned.ask_s >= 0.02
     assert chosen.fresh()._priced["empty"].learned is learned
+
+
+def plain_round(verify_s: float, **changes) -> Round:
+    base = dict(proposed=0, accepted=0, emitted=1, source=None, limit=0, width=1, batch=1)
+    base |= dict(context=30, prefill=False, draft_s=0.0, verify_s=verify_s, other_s=0.0)
+    return Round(**(base | changes))
+
+
+def test_by_recorded_costs_no_clock_decides_when_to_probe() -> None:
+    credits = []
+    for verify_s in (0.001, 1000.0):
+        chosen = MeasuredPolicy(line(0.05, 0.05), [Source("model", costs=CHEAP)], frozen=True)
+        stream = stream_of(trace([0] * 50), 0.0, 0.0)
+        stream.history.length, stream.read = 30, 20
+        chosen([stream])
+        stream.history.length += 1
+        stream.rounds.append(plain_round(verify_s))
+        chosen.settle()
+        credits += [p.credit_s for p in chosen._priced.values()]
+    assert credits[0] == credits[1] > 0
+
+
+def test_a_probe_takes_no_lookup_s_place() -> None:
+    both = Trace(
+        id="x",
+        category="c",
+        prompt_tokens=20,
+        output_tokens=60,
+        most_tokens=60,
+        sources={
+            name: SourceTrace((evidence,) * 60, (20,) * 60, (20,) * 60, (20,) * 60)
+            for name, evidence in (("lookup", 30), ("model", 0))
+        },
+    )
+    sources = [Source("lookup", True, True), Source("model", costs=line(0.09, 0.001))]
+    costs = line(0.1, 0.002)
+    chosen = MeasuredPolicy(costs, sources, frozen=True, say=lambda _: None)
+    stream = stream_of(both, 0.0, 0.0)
+    stream.history.length, stream.read = 30, 20
+    chosen._priced = {"model": _Priced(sources[1], LiveCosts(line(0.09, 0.001)), credit_s=1e9)}
+    assert chosen([stream])[0].source == "lookup"
+
+
+def test_reading_is_paid_by_every_sequence_that_has_to_read() -> None:
+    slow = Costs(
+        key={"model": "d"},
+        points=tuple(Point(n, n, 0, 0.01) for n in (1, 2, 4)),
+        feeds=(Feed(1, 0.01), Feed(2, 0.01), Feed(100, 1.0)),
+    )
+    chosen = MeasuredPolicy(FLAT, [Source("model", costs=slow)], frozen=True)
+    streams = [stream_of(trace([32] * 90), 0.0, 0.0) for _ in range(4)]
+    first_s, step_s = chosen._draft_s("model", streams, 4)
+    assert first_s[4] == pytest.approx(4 * first_s[1])
+    assert first_s[1] > 0
+    assert step_s[4] == step_s[1]
+    priced = chosen._priced["model"]
+    assert priced.seconds(4, 1, 200) == pytest.approx(2 * priced.seconds(1, 1, 100))

@@ -75,7 +75,7 @@ def test_long_matches_bear_longer_drafts_than_short_ones() -> None:
     plan = make_plan(costs(0.1, 0.12, 0.25, 0.26, 0.27, 0.28), [Source("lookup", True, True)])
     limits = {best.case: best.limit for best in plan.drafts[0].matches}
     assert (limits["short"], limits["long"]) == (1, 5)
-    assert "1 token on short matches" in sentence(plan)
+    assert "1 token on short and medium matches, 5 tokens on long matches" in sentence(plan)
 
 
 def test_given_acceptances_decide() -> None:

@@ -98,7 +98,8 @@ def test_the_same_policy_takes_the_same_rounds_as_in_real_decoding(
     if spec != "plain":
         widths = {round.width for trace in recording.traces for round in trace.rounds}
         assert len(widths) >= 2, "the text gives a policy nothing to decide"
-        assert any(r.accepted < r.proposed for t in recording.traces for r in t.rounds)
+        rejected = [r for t in recording.traces for r in t.rounds if r.accepted < r.proposed]
+        assert rejected or spec == "measured"
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])

@@ -140,7 +140,7 @@ def test_a_flip_by_rounding_is_called_numeric() -> None:
     for start in range(6):
         prompt = [start, 1, 2, start]
         plain, drafted = greedy(engine, 0, prompt), greedy(engine, 4, prompt)
-        told = explain(engine, asked(prompt), plain.tokens, drafted.tokens, plain.margins, 5)
+        told = explain(engine, asked(prompt), plain.tokens, drafted.tokens, plain.margins, {5})
         if told is not None:
             found += 1
             assert told.numeric, told
@@ -153,10 +153,10 @@ def test_a_flip_that_width_cannot_explain_is_called_a_fault() -> None:
     plain = greedy(engine, 0, [1, 2, 3])
     wrong = list(plain.tokens)
     wrong[7] = (wrong[7] + 1) % 6
-    told = explain(engine, asked([1, 2, 3]), plain.tokens, wrong, plain.margins, 5)
+    told = explain(engine, asked([1, 2, 3]), plain.tokens, wrong, plain.margins, {5})
     assert (told.position, told.numeric, told.verdict) == (7, False, "fault")
     assert told.margin == pytest.approx(plain.margins[7])
-    longer = explain(engine, asked([1, 2, 3]), plain.tokens, [*plain.tokens, 1], plain.margins, 5)
+    longer = explain(engine, asked([1, 2, 3]), plain.tokens, [*plain.tokens, 1], plain.margins, {5})
     assert not longer.numeric
 
 

@@ -6,7 +6,9 @@ Exit codes: 0 done; 1 a check failed or the run was interrupted; 2 a fault the u
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 import paceline
@@ -38,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # a terminal of few characters must not end a run
             stream.reconfigure(errors="replace")
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    _stop_as_interrupt()
     args = parser().parse_args(arguments)
     try:
         code: int = args.run(args)
@@ -52,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone; Python would complain at exit
         return 1
+
+
+def _stop_as_interrupt() -> None:
+    """Let a polite kill be what Ctrl-C is: what was measured is written first."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline")
 
-_LEAST_GAIN = 1.02  # below this, plain decoding: an estimate is no promise
+_LEAST_GAIN = 1.05  # below this, plain decoding: wide forwards cost more in use than in a profile
 _PROBE_SHARE = 0.01  # of decoding time may go into finding out whether a priced draft pays now
 _HORIZON = 64  # tokens over which catching up is written off
 _PLAIN = Choice(None, 0)

@@ -9,6 +9,7 @@ judged, and is not counted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -26,6 +27,7 @@ _CELLS = [max(c for c, edge in enumerate(_EDGES) if edge <= at) for at in range(
 
 _REQUEST_KEEP, _SHARED_KEEP = 0.98, 0.995  # forgetting, per observation of a cell
 _SHARED_WEIGHT, _PRIOR_WEIGHT = 4.0, 8.0
+_CAUTION = 0.5  # standard errors
 
 
 def prior_by_evidence() -> np.ndarray:
@@ -79,7 +81,7 @@ class Survival:
         self.shared = shared
         self._right = [0.0] * len(_EDGES)
         self._judged = [0.0] * len(_EDGES)
-        chances = shared.chances
+        chances = [_cautious(chance, 0.0) for chance in shared.chances]
         self._by_start = [chances[cell] for cell in _CELLS]
         self.judged = 0  # tokens of this source judged in this request
         self.accepted = 0
@@ -124,4 +126,11 @@ class Survival:
         judged = self._judged[cell] = _REQUEST_KEEP * self._judged[cell] + 1.0
         chance = (found + _SHARED_WEIGHT * self.shared.chance(cell)) / (judged + _SHARED_WEIGHT)
         start, end = _EDGES[cell], _ENDS[cell]
-        self._by_start[start:end] = [chance] * (end - start)
+        self._by_start[start:end] = [_cautious(chance, judged)] * (end - start)
+
+
+def _cautious(chance: float, judged: float) -> float:
+    """A chance, less a part of its standard error in this request. A lookup is watched for nothing,
+    so to wait for a little evidence costs little, and to be wrong costs a wide forward."""
+    error = math.sqrt(chance * (1 - chance) / (judged + _SHARED_WEIGHT))
+    return max(0.0, chance - _CAUTION * error)

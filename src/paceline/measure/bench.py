@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -226,9 +227,16 @@ def _run(
             plain.tokens,
             generation.tokens,
             plain.margins,
-            max((round.width for round in generation.rounds), default=1),
+            _widths(generation),
         )
     return Run(configuration.name, prompt, generation.prompt_tokens, generation, equal, divergence)
+
+
+def _widths(generation: Generation) -> set[int]:
+    """The commonest widths of a run, and the widest: enough to see how far width moves logits,
+    without scoring the text again for every one."""
+    counts = Counter(round.width for round in generation.rounds if round.width > 1)
+    return {*(width for width, _ in counts.most_common(6)), max(counts, default=1)}
 
 
 def as_document(result: BenchResult) -> dict[str, Any]:

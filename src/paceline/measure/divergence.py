@@ -8,7 +8,7 @@ that never saw a draft. A margin larger than any such movement can't have flippe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -56,12 +56,12 @@ def explain(
     plain: Sequence[int],
     drafted: Sequence[int],
     margins: Sequence[float],
-    width: int,
+    widths: Collection[int],
 ) -> Divergence | None:
     """The first difference between two greedy outputs and its cause; None if they are equal.
 
     margins    plain decoding's top-2 gap of each output token (`Request.margins`)
-    width      most rows of a drafted forward
+    widths     rows of the drafted forwards: each may use kernels of its own
     """
     position = first_difference(plain, drafted)
     if position is None:
@@ -70,7 +70,7 @@ def explain(
         # Plain had ended and drafted went on: no tie can do that.
         return Divergence(position, None, drafted[position], None, 0.0, numeric=False)
     gap = margins[position]
-    movement = largest_movement(engine, request, plain, margins, width)
+    movement = largest_movement(engine, request, plain, margins, widths)
     other = drafted[position] if position < len(drafted) else None
     return Divergence(position, plain[position], other, gap, movement, numeric=gap <= movement)
 
@@ -80,14 +80,14 @@ def largest_movement(
     request: Request,
     output: Sequence[int],
     margins: Sequence[float],
-    width: int,
+    widths: Collection[int],
 ) -> float:
-    """The largest change of a margin when an output is scored in blocks of 2 and of `width` rows.
+    """The largest change of a margin when an output is scored in blocks of 2 and of each width.
 
     margins    the output's, scored one row at a time
     """
     changes = [0.0]
-    for rows in {2, max(2, width)}:
+    for rows in {2, *widths} - {1}:
         again = block_margins(engine, request, output, rows)
         changes += [abs(ours - theirs) for ours, theirs in zip(again, margins, strict=True)]
     return max(changes)
