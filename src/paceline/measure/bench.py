@@ -233,10 +233,10 @@ def _run(
 
 
 def _widths(generation: Generation) -> set[int]:
-    """The commonest widths of a run, and the widest: enough to see how far width moves logits,
-    without scoring the text again for every one."""
+    """The commonest widths of a run, and the widest. For each of them the text is scored again from
+    a fresh sequence, because a rewind is among the things that may be at fault."""
     counts = Counter(round.width for round in generation.rounds if round.width > 1)
-    return {*(width for width, _ in counts.most_common(6)), max(counts, default=1)}
+    return {*(width for width, _ in counts.most_common(3)), max(counts, default=1)}
 
 
 def as_document(result: BenchResult) -> dict[str, Any]:
