@@ -17,7 +17,7 @@ import numpy as np
 from paceline.engines.toy import ToyEngine
 from paceline.sampling.chance import Chance
 from paceline.sampling.law import Law
-from paceline.types import Proposal
+from paceline.types import Proposal, Round
 from paceline.verify.base import Verifier
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "enumerate_outcomes",
     "plain_distribution",
     "rational_law",
+    "sample_round",
     "verified_distribution",
 ]
 
@@ -138,3 +139,25 @@ def _continued(
         else:
             pending += [((*tokens, t), weight * p) for t, p in target(tokens).items()]
     return whole
+
+
+def sample_round(*, limit: int = 0, accepted: int = 0, **changes: Any) -> Round:
+    """A round of one sequence, for testing what looks back on rounds: a plain one, or one in which
+    a draft offered `limit` tokens. `changes` are fields of `Round`.
+
+    >>> sample_round(limit=3, accepted=1).emitted
+    2
+    """
+    proposed = changes.pop("proposed", limit)
+    fields: dict[str, Any] = {
+        "emitted": accepted + 1,
+        "source": "draft" if limit else None,
+        "width": proposed + 1,
+        "batch": 1,
+        "context": 5,
+        "prefill": False,
+        "draft_s": 0.001,
+        "verify_s": 0.010,
+        "other_s": 0.001,
+    }
+    return Round(limit=limit, proposed=proposed, accepted=accepted, **(fields | changes))

@@ -12,6 +12,7 @@ from paceline.cli.main import main
 from paceline.economics.cost import Costs, Feed, Point
 from paceline.economics.simulate import policy_named, simulate
 from paceline.economics.trace import Header, Recording, SourceTrace, Trace, write
+from paceline.testing import sample_round
 from paceline.types import Round
 
 COSTS = Costs(
@@ -23,14 +24,10 @@ COSTS = Costs(
 
 
 def measured(context: int, limit: int, accepted: int, seconds: float) -> Round:
-    return Round(
-        proposed=limit,
-        accepted=accepted,
-        emitted=accepted + 1,
-        source="lookup" if limit else None,
+    return sample_round(
         limit=limit,
-        width=limit + 1,
-        batch=1,
+        accepted=accepted,
+        source="lookup" if limit else None,
         context=context,
         prefill=context == 4,
         draft_s=0.0,

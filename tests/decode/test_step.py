@@ -15,7 +15,8 @@ from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
 from paceline.errors import DraftError, NumericError, PromptError, SettingError
-from paceline.types import Choice, Proposal, Round
+from paceline.testing import sample_round
+from paceline.types import Choice, Proposal
 from paceline.verify.chain import ChainVerifier
 
 
@@ -159,31 +160,13 @@ def test_seconds_of_a_batch_add_up_to_no_more_than_the_clock() -> None:
     assert 0 < spent <= elapsed
 
 
-def round_(**changes) -> Round:
-    base = dict(
-        proposed=0,
-        accepted=0,
-        emitted=1,
-        source=None,
-        limit=0,
-        width=1,
-        batch=1,
-        context=5,
-        prefill=False,
-        draft_s=0.001,
-        verify_s=0.010,
-        other_s=0.001,
-    )
-    return Round(**(base | changes))
-
-
 def test_figures_are_pooled() -> None:
     rounds = [
-        round_(prefill=True, verify_s=9.0),
-        round_(proposed=4, accepted=4, emitted=5, width=5, source="x"),
-        round_(proposed=4, accepted=1, emitted=2, width=5, source="x"),
-        round_(proposed=2, accepted=0, emitted=1, width=3, source="x"),
-        round_(),
+        sample_round(prefill=True, verify_s=9.0),
+        sample_round(proposed=4, accepted=4, emitted=5, width=5, source="x"),
+        sample_round(proposed=4, accepted=1, emitted=2, width=5, source="x"),
+        sample_round(proposed=2, accepted=0, emitted=1, width=3, source="x"),
+        sample_round(),
     ]
     got = figures(rounds)
     assert (got.tokens, got.rounds, got.drafted_rounds) == (9, 4, 3)
@@ -197,7 +180,7 @@ def test_figures_are_pooled() -> None:
 
 
 def test_figures_of_nothing_are_none_not_zero() -> None:
-    got = figures([round_(prefill=True)])
+    got = figures([sample_round(prefill=True)])
     assert got.ms_per_token is got.acceptance_rate is got.tokens_per_round is None
     assert "nothing decoded" in one_line(got)
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from paceline.economics.account import Account
+from paceline.testing import sample_round
 from paceline.types import Round
 
 
 def round_(limit: int, emitted: int) -> Round:
-    return Round(
-        proposed=limit,
-        accepted=emitted - 1,
-        emitted=emitted,
-        source="lookup" if limit else None,
-        limit=limit,
-        width=limit + 1,
-        batch=1,
-        context=9,
-        prefill=False,
-        draft_s=0.01,
-        verify_s=0.1,
-        other_s=0.01,
-    )
+    seconds = {"draft_s": 0.01, "verify_s": 0.1, "other_s": 0.01}
+    return sample_round(limit=limit, accepted=emitted - 1, **seconds)
 
 
 def test_rounds_limits_and_seconds_are_summed() -> None:

@@ -25,7 +25,7 @@ from paceline.economics.trace import (
 )
 from paceline.errors import DataError, SettingError
 from paceline.measure.record import sources_of, trace_of
-from paceline.testing import ToyEngine
+from paceline.testing import ToyEngine, sample_round
 from paceline.types import Round
 from paceline.verify.chain import ChainVerifier
 
@@ -33,16 +33,12 @@ HEADER = Header(target={"model": "toy"}, temperature=0.5, sources={"lookup": Tru
 
 
 def round_of(context: int, accepted: int, limit: int, width: int, source="model") -> Round:
-    return Round(
+    return sample_round(
+        limit=limit,
         proposed=width - 1,
         accepted=accepted,
-        emitted=accepted + 1,
         source=source,
-        limit=limit,
-        width=width,
-        batch=1,
         context=context,
-        prefill=False,
         draft_s=0.5,
         verify_s=1.0,
         other_s=0.25,

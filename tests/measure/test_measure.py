@@ -21,7 +21,6 @@ from paceline.measure.card import card
 from paceline.measure.divergence import block_margins, explain, first_difference
 from paceline.measure.selfcheck import check_bookkeeping
 from paceline.measure.stats import Pair, speed_ratio
-from paceline.measure.widths import width_costs
 from paceline.measure.workload import Workload, WorkloadPrompt, built_in, read_workload
 from paceline.verify.chain import ChainVerifier
 
@@ -209,15 +208,6 @@ def test_the_target_as_its_own_draft_tells_sound_engines_from_forgetful_ones() -
     assert bad.proposed == bad.accepted, "accepting all, it never rewinds: not enough of a test"
     assert not bad.sound
     assert not bad.rewound.numeric
-
-
-def test_width_costs_are_measured_for_the_widths_asked() -> None:
-    engine = ToyEngine(8, seed=2)
-    costs = width_costs(engine, [1, 4, 16], context=[1, 2, 3], repeats=3)
-    assert [cost.width for cost in costs] == [1, 4, 16]
-    assert costs[0].ratio == 1.0
-    assert all(cost.forward_s > 0 for cost in costs)
-    assert engine.forwards == 1 + 4 * 3
 
 
 def toy_workload(count: int = 5) -> Workload:

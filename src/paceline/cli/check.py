@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from paceline.cli import options
 from paceline.cli.parser import Parser
+from paceline.economics.cost import Costs
 from paceline.engines.base import Engine
 from paceline.errors import PairError, PromptError
 from paceline.measure.card import describe
 from paceline.measure.divergence import Divergence
 from paceline.measure.machine import machine_facts
+from paceline.measure.profile import costs_for
 from paceline.measure.selfcheck import SelfCheck, check_bookkeeping
-from paceline.measure.widths import WidthCost, width_costs
 
 EXAMPLES = """\
   paceline check smollm2-135m
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         if pair is not None:
             say(f"pair      {pair['sentence']}")
         tokens = _text(engine)
-        costs = width_costs(engine, _widths(engine), context=tokens)
+        costs = costs_for(engine, on_measure=partial(print, file=sys.stderr))
         say(f"width     {_widths_line(costs)}")
         itself = check_bookkeeping(engine, tokens, max_tokens=_room(engine, tokens))
         say(f"itself    {_itself_line(itself)}")
@@ -94,9 +97,9 @@ def _text(engine: Engine) -> list[int]:
     return tokens
 
 
-def _widths(engine: Engine) -> list[int]:
-    room = engine.capabilities.context_size - engine.capabilities.context_size // 2
-    return [width for width in WIDTHS if width <= room]
+def _widths(costs: Costs) -> list[int]:
+    reach = len(costs.table())
+    return [width for width in WIDTHS if width < reach]
 
 
 def _room(engine: Engine, tokens: list[int]) -> int:
@@ -107,9 +110,9 @@ def _facts_line(engine: Engine) -> str:
     return ", ".join(f"{key} {value}" for key, value in engine.facts().items() if value)
 
 
-def _widths_line(costs: list[WidthCost]) -> str:
-    shown = "  ".join(f"r({cost.width})={cost.ratio:.2f}" for cost in costs)
-    return f"T(1) = {1e3 * costs[0].forward_s:.1f} ms   {shown}"
+def _widths_line(costs: Costs) -> str:
+    shown = "  ".join(f"r({width})={costs.r(width):.2f}" for width in _widths(costs))
+    return f"T(1) = {1e3 * costs.forward_s(1):.1f} ms   {shown}"
 
 
 def _itself_line(itself: SelfCheck) -> str:
@@ -134,7 +137,7 @@ def _difference(found: Divergence | None) -> str:
 def _document(
     engine: Engine,
     pair: dict[str, Any] | None,
-    costs: list[WidthCost],
+    costs: Costs,
     itself: SelfCheck,
     sound: bool,
 ) -> dict[str, Any]:
@@ -143,7 +146,10 @@ def _document(
         "machine": machine_facts(),
         "target": engine.facts(),
         "pair": pair,
-        "width_costs": [asdict(cost) for cost in costs],
+        "width_costs": [
+            {"width": width, "forward_s": costs.forward_s(width), "ratio": costs.r(width)}
+            for width in _widths(costs)
+        ],
         "bookkeeping": {**asdict(itself), "sound": itself.sound},
         "sound": sound,
     }

@@ -23,8 +23,32 @@ from paceline.errors import DataError, SettingError, unknown_name
 KIND = "paceline costs"
 
 
+class _Timed:
+    """Seconds with quartiles.
+
+    Whoever shares the machine can only slow a forward down, so decisions go by the lower quartile,
+    `least_s`, where there is one: it is what the forward takes when it is let alone.
+    """
+
+    __slots__ = ()
+    seconds: float
+    low: float | None
+    high: float | None
+
+    @property
+    def least_s(self) -> float:
+        return self.seconds if self.low is None else min(self.low, self.seconds)
+
+    def check(self, what: str) -> None:
+        """Raises DataError for seconds that are none."""
+        _check_seconds(self.seconds, what)
+        for quartile in (self.low, self.high):
+            if quartile is not None:
+                _check_seconds(quartile, what)
+
+
 @dataclass(frozen=True, slots=True)
-class Point:
+class Point(_Timed):
     """Measured seconds of one kind of forward.
 
     rows         rows scored, of all sequences together
@@ -32,9 +56,6 @@ class Point:
     context      tokens that each sequence held before
     seconds      median; `low` and `high` are quartiles
     samples      how often it was measured; 0 for a published figure
-
-    Whoever shares the machine can only slow a forward down, so decisions go by the lower quartile,
-    `least_s`, where there is one: it is what the forward takes when it is let alone.
     """
 
     rows: int
@@ -45,13 +66,9 @@ class Point:
     high: float | None = None
     samples: int = 0
 
-    @property
-    def least_s(self) -> float:
-        return self.seconds if self.low is None else min(self.low, self.seconds)
-
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class Feed(_Timed):
     """Seconds of feeding so many tokens when only the last one's row is wanted, as a draft does
     that has fallen behind. Median and quartiles, as of a `Point`."""
 
@@ -60,10 +77,6 @@ class Feed:
     low: float | None = None
     high: float | None = None
     samples: int = 0
-
-    @property
-    def least_s(self) -> float:
-        return self.seconds if self.low is None else min(self.low, self.seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +103,7 @@ class Costs:
     def __post_init__(self) -> None:
         for point in self.points:
             what = f"{point.rows} rows of {point.sequences} sequences"
-            for seconds in (point.seconds, point.low, point.high):
-                if seconds is not None or point.seconds is None:
-                    _check_seconds(seconds, what)
+            point.check(what)
             _check_whole(what, point.rows, point.sequences, point.context)
             if not 1 <= point.sequences <= point.rows or point.context < 0:
                 raise DataError(
@@ -102,9 +113,7 @@ class Costs:
                 )
         for feed in self.feeds:
             what = f"feeding {feed.tokens} tokens"
-            for seconds in (feed.seconds, feed.low, feed.high):
-                if seconds is not None or feed.seconds is None:
-                    _check_seconds(seconds, what)
+            feed.check(what)
             _check_whole(what, feed.tokens)
             if feed.tokens < 1:
                 raise DataError(f"The costs have {what}.", "It must be 1 token or more.")
