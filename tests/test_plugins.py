@@ -17,8 +17,10 @@ BASES = {"engine": Engine, "draft": Draft, "verifier": Verifier}
 
 def test_the_built_ins_are_registered_like_any_other() -> None:
     assert plugins.names("engine") == ["llamacpp", "toy", "transformers"]
-    assert plugins.names("draft") == ["lookup", "model", "none"]
-    assert plugins.names("verifier") == ["block", "chain"]
+    models = ["model", "tree", "early-exit", "shared", "text"]
+    others = ["none", "lookup", "recycle", "first", "cascade", "mixture"]
+    assert plugins.names("draft") == sorted([*models, *others])
+    assert plugins.names("verifier") == ["block", "chain", "tolerance", "tree", "typical"]
     for kind, base in BASES.items():
         for name in plugins.names(kind):
             try:

@@ -35,7 +35,7 @@ def generate(
                 what forwards cost here (measured once, some seconds, and kept in the cache)
     policy      decides instead of `limit`; `measured_policy` and `fixed` make one. Give one for
                 many requests: one made here begins with nothing counted and forgets it afterwards
-    verifier    `ChainVerifier` unless given
+    verifier    unless given `ChainVerifier`, or `TreeVerifier` if a draft may offer trees
     on_text     called with each new piece of text as it is certain
 
     Raises PromptError, SettingError, NumericError or ModelError.

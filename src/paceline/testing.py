@@ -114,7 +114,8 @@ def verified_distribution(
     def round_of(chance: Chance) -> tuple[int, ...]:
         proposal = draft(chance)
         tokens = proposal.tokens
-        rows = [target(tokens[:count]) for count in range(len(tokens) + 1)]
+        paths = [proposal.path(index) for index in range(-1, len(tokens))]
+        rows = [target(tuple(tokens[index] for index in path)) for path in paths]
         verdict = verifier.verify(proposal, rows, chance)
         return (*(tokens[index] for index in verdict.accepted), verdict.next_token)
 

@@ -146,6 +146,30 @@ class Request:
         _require(most is None or least <= most, "min_tokens", least, f"at most max_tokens, {most}")
 
 
+def checked_parents(parents: Sequence[int]) -> tuple[int, ...]:
+    """Parents of a tree's tokens as a tuple. Raises ValueError where one doesn't come before its
+    child."""
+    for index, parent in enumerate(parents):
+        if not -1 <= parent < index:
+            raise ValueError(f"token {index} of a tree has the parent {parent}")
+    return tuple(parents)
+
+
+def is_chain(parents: Sequence[int]) -> bool:
+    """Whether each token's parent is the one before it."""
+    return all(parent == index - 1 for index, parent in enumerate(parents))
+
+
+def path_of(parents: Sequence[int], index: int) -> list[int]:
+    """Indices of a tree's tokens from the root to one of them, itself included."""
+    path: list[int] = []
+    while index >= 0:
+        path.append(index)
+        index = parents[index]
+    path.reverse()
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """Tokens that a draft offers for one sequence in one round.
@@ -153,9 +177,10 @@ class Proposal:
     tokens     the offered tokens; empty is a legal answer.
     source     the draft's name.
     laws       per token the law it was drawn from, or None where it was chosen outright (a one-hot
-               law); None for the whole means that all were chosen outright.
-    parents    per token the index of the token before it, -1 for the last committed token; None is
-               a chain (-1, 0, 1, …).
+               law); None for the whole means that all were chosen outright. Of siblings, each law
+               is the one its token was drawn from after those before it were drawn.
+    parents    per token the index of the token before it, always an earlier one, -1 for the last
+               committed token; None is a chain (-1, 0, 1, …), and a chain is always None.
     """
 
     tokens: tuple[int, ...]
@@ -167,6 +192,15 @@ class Proposal:
         for name, part in (("laws", self.laws), ("parents", self.parents)):
             if part is not None and len(part) != len(self.tokens):
                 raise ValueError(f"{len(self.tokens)} tokens but {len(part)} {name}")
+        if self.parents is not None:
+            parents = checked_parents(self.parents)
+            object.__setattr__(self, "parents", None if is_chain(parents) else parents)
+
+    def path(self, index: int) -> list[int]:
+        """Indices of the tokens from the root to this one, itself included; of none for -1."""
+        if self.parents is None:
+            return list(range(index + 1))
+        return path_of(self.parents, index)
 
     def law(self, index: int) -> Law | None:
         return None if self.laws is None else self.laws[index]
@@ -180,19 +214,42 @@ class Preview(NamedTuple):
     tokens      the continuation it would offer
     evidence    how much speaks for it: the length of the match, for a lookup. An accepted token
                 counts as one more. 0 if the draft weighs nothing.
+    each        instead, per token, how much speaks for it by itself, given those before it
+    parents     of a tree, as in a proposal; its first tokens are a tree too
     """
 
     tokens: Sequence[int]
     evidence: int
+    each: Sequence[int] | None = None
+    parents: Sequence[int] | None = None
+
+
+class Departure(NamedTuple):
+    """How far the law o that a token was emitted from is from the target's p, given the tokens
+    before it.
+
+    kl_nats      KL(o‖p). Summed over a text, and averaged over texts, it is what the law of whole
+                 texts is away, or more (chain rule)
+    variation    total variation: the share of cases in which exact decoding, however its luck is
+                 coupled with ours, emits another token here
+    """
+
+    kl_nats: float
+    variation: float
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the target makes of a proposal: accepted indices from root to leaf, and the next token,
-    which replaces the first rejected one or comes after the last accepted one (the bonus)."""
+    which replaces the first rejected one or comes after the last accepted one (the bonus).
+
+    departures    of a lossy verifier, per emitted token, the next one included; empty of an exact
+                  one, and of one that can't tell
+    """
 
     accepted: tuple[int, ...]
     next_token: int
+    departures: tuple[Departure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +266,7 @@ class Round:
     batch            sequences that shared the forward
     context          tokens committed before the round
     prefill          the round read the prompt; it is kept out of decode figures
+    path             of a tree, the indices of the accepted tokens; None: the first `accepted` ones
     draft_s          seconds in the draft: proposing and observing
     verify_s         seconds in the target's forward
     other_s          all else: laws, verdict, stops, text, rewinding
@@ -226,6 +284,7 @@ class Round:
     draft_s: float
     verify_s: float
     other_s: float
+    path: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

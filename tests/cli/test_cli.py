@@ -205,7 +205,7 @@ BAD = {
     "draft option": ((*GENERATE, "-d", "lookup:mn_match=2"), "Did you mean 'min_match'"),
     "draft value": ((*GENERATE, "-d", "lookup:min_match=two"), "must be a whole number"),
     "draft form": ((*GENERATE, "-d", "lookup:min_match"), "NAME:KEY=VALUE"),
-    "model without one": ((*GENERATE, "-d", "model"), "Name the model itself"),
+    "model without one": ((*GENERATE, "-d", "model"), "none is named"),
     "option of none": ((*GENERATE, "-d", "none:x=1"), "has no option 'x'"),
     "unknown verifier": ((*GENERATE, "--verifier", "chian"), "Did you mean 'chain'"),
     "unknown demo name": (("models", "pull", "smollm"), "Did you mean 'smollm2-135m'"),
@@ -226,7 +226,10 @@ BAD = {
     "record out of reach": (("bench", "toy", "--record", "no/such/x"), "file with --record"),
     "limit without a draft": ((*GENERATE, "-n", "3"), "-n is 3 and there is no draft"),
     "logprobs in plain text": ((*GENERATE, "--logprobs"), "Add --json"),
-    "model option for lookup": ((*GENERATE, "-d", "lookup", "--draft-context", "9"), "is no model"),
+    "model option for lookup": (
+        (*GENERATE, "-d", "lookup", "--draft-context", "9"),
+        "names no model",
+    ),
     "json elsewhere": (("models", "--json", "path", "smollm2-135m"), "for the list of models"),
     "very long name": (("generate", "x" * 300 + "/y", "-p", "a"), "can't be read"),
     "not the toy": (("generate", "no/such.gguf", "--engine", "toy", "-p", "a"), "no toy model"),
@@ -331,12 +334,15 @@ def test_whatever_ends_a_bench_what_was_measured_is_written(
 
 
 def test_a_draft_with_another_vocabulary_is_refused(run, monkeypatch) -> None:
+    from paceline.engines.load import load as real
     from paceline.engines.toy import ToyEngine
 
     def load(target, **options):
+        if target != "toy:4":
+            return real(target, **options)
         return ToyEngine(27, alphabet="zyxwvutsrqponmlkjihgfedcba ")
 
-    monkeypatch.setattr("paceline.drafts.create.engines.load", load)
+    monkeypatch.setattr("paceline.cli.options.load", load)
     code, _, err = run(*GENERATE, "-d", "toy:4")
     assert code == 2
     assert "token 0 is 'a' in the target and 'z' in the draft" in err
@@ -344,6 +350,30 @@ def test_a_draft_with_another_vocabulary_is_refused(run, monkeypatch) -> None:
     assert code == 1
     assert "token 0 is 'a'" in out
     assert "sound     NO" in out
+
+
+def test_drafts_that_offer_trees_bring_their_verifier(run) -> None:
+    code, out, err = run(*GENERATE, "-d", "recycle", "-n", "4", "--json")
+    assert (code, json.loads(out)["verifier"]) == (0, "tree"), err
+    code, out, _ = run(*GENERATE, "-d", "recycle:branches=1", "-n", "4", "--json")
+    assert json.loads(out)["verifier"] == "chain"
+    code, _, err = run(*GENERATE, "-d", "recycle", "-n", "4", "--verifier", "chain")
+    assert code == 2
+    assert "offers a tree, and the verifier chain takes chains" in err
+    assert "--allow-chains" in err
+    code, out, _ = run(
+        *GENERATE, "-d", "recycle", "-n", "4", "--verifier", "chain", "--allow-chains"
+    )
+    assert code == 0
+
+
+def test_a_combined_draft_may_hold_models(run) -> None:
+    code, out, err = run(*GENERATE, "-d", "tree:depth=2,toy:4", "-n", "4", "--json")
+    assert code == 0, err
+    assert json.loads(out)["verifier"] == "tree"
+    code, _, err = run(*GENERATE, "-d", "tree:depth=2,")
+    assert code == 2
+    assert "none is named" in err
 
 
 def prompts(tmp_path: Path) -> str:

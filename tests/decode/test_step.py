@@ -9,7 +9,7 @@ import pytest
 
 from paceline import Request, Sampling, StopConditions, decode, fixed, generate
 from paceline.decode.figures import figures, one_line
-from paceline.decode.step import Decoder
+from paceline.decode.step import Decoder, first_branch
 from paceline.drafts.base import Draft
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
@@ -18,6 +18,7 @@ from paceline.errors import DraftError, NumericError, PromptError, SettingError
 from paceline.testing import sample_round
 from paceline.types import Choice, Proposal
 from paceline.verify.chain import ChainVerifier
+from paceline.verify.tree import TreeVerifier
 
 
 def plain(engine: ToyEngine) -> Decoder:
@@ -108,7 +109,7 @@ class Tree(Draft):
     name = summary = "tree"
 
     def propose(self, contexts, limits):
-        return [Proposal((1, 2), self.name, parents=(-1, -1)) for _ in contexts]
+        return [Proposal((1, 2)[:n], self.name, parents=(-1, -1)[:n]) for n in limits]
 
 
 class Chain(Tree):
@@ -122,9 +123,34 @@ class TooMany(Tree):
 
 
 def test_trees_are_refused_by_name_and_chains_with_parents_are_not() -> None:
+    short = StopConditions(max_tokens=9)
+    with pytest.raises(SettingError, match="offers a tree, and the verifier chain takes chains"):
+        generate(ToyEngine(8), [1], draft=Tree(), limit=2, stop=short)
+    engine = ToyEngine(8, trees=False)
     with pytest.raises(SettingError, match="offers a tree, and the engine toy takes chains"):
-        generate(ToyEngine(8), [1], draft=Tree(), limit=2, stop=StopConditions(max_tokens=9))
+        generate(engine, [1], draft=Tree(), limit=2, stop=short, verifier=TreeVerifier())
     assert generate(ToyEngine(8), [1], draft=Chain(), limit=2, stop=StopConditions(max_tokens=9))
+
+
+def test_trees_become_chains_where_that_is_allowed_and_it_is_said(caplog) -> None:
+    plain = generate(ToyEngine(8), [1], stop=StopConditions(max_tokens=9))
+    for engine, verifier in (
+        (ToyEngine(8, trees=False), TreeVerifier()),
+        (ToyEngine(8), ChainVerifier()),
+    ):
+        caplog.clear()
+        decoder = Decoder(
+            engine, {"tree": Tree()}, verifier, fixed("tree", 2), chains_for_trees=True
+        )
+        [got] = decode(decoder, [Request(prompt=(1,), stop=StopConditions(max_tokens=9))])
+        assert got.tokens == plain.tokens
+        assert {round.width for round in got.rounds[1:-1]} == {2}
+        assert [r.message.endswith("goes instead.") for r in caplog.records] == [True]
+
+
+def test_the_first_branch_of_a_tree_is_its_first_children() -> None:
+    tree = Proposal((1, 2, 3, 4, 5), "tree", parents=(-1, -1, 1, 0, 0))
+    assert first_branch(tree) == Proposal((1, 4), "tree")
 
 
 def test_a_draft_that_offers_more_than_its_limit_is_a_fault() -> None:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from paceline.economics import allocate
+from paceline.economics.survival import survival_of
 
 INFINITE = float("inf")
 
@@ -18,7 +19,7 @@ def jagged(rows: int, source: random.Random) -> list[float]:
 
 
 def survival(source: random.Random, positions: int) -> list[float]:
-    return allocate.survival_of([source.random() ** 0.3 for _ in range(positions)])
+    return survival_of([source.random() ** 0.3 for _ in range(positions)])
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -35,7 +36,7 @@ def test_one_sequence_gets_the_best_of_all_limits(seed: int) -> None:
 
 
 def test_what_is_hardly_ever_accepted_is_not_planned_for() -> None:
-    assert allocate.survival_of([0.5, 0.5, 0.01, 0.9]) == [0.5, 0.25]
+    assert survival_of([0.5, 0.5, 0.01, 0.9]) == [0.5, 0.25]
 
 
 def test_a_width_that_was_not_measured_is_not_asked_for() -> None:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from paceline.economics.survival import MOST, Shared, Survival
+from paceline.economics.survival import MOST, Shared, Survival, prior_of
 from paceline.types import Preview
 
 
@@ -78,6 +78,46 @@ def test_a_changed_text_is_noticed_and_a_request_forgets() -> None:
     for _ in range(40):
         known.learn(4, 0, 1)
     assert known.chances(4, 1)[0] < 0.6
+
+
+TREE = Preview([7, 8, 9, 5], 0, each=[3, 2, 4, 1], parents=[-1, -1, 1, 0])
+
+
+def test_of_a_tree_every_child_of_a_right_token_is_judged() -> None:
+    known = Survival(Shared(weighs=True))
+    before = known.steps(0, 8)
+    known.judge(TREE, [8, 6, 5])
+    # 7 wrong and 8 right under the root, 9 wrong under 8; 5 hangs on a token that was wrong.
+    assert (known.judged, known.accepted) == (3, 1)
+    changed = [now > was for was, now in zip(before, known.steps(0, 8), strict=True)]
+    assert [e for e in range(8) if known.steps(0, 8)[e] != before[e]] == [2, 3, 4]
+    assert changed[2]
+
+
+def test_a_tree_is_as_likely_as_its_paths_and_never_rises() -> None:
+    known = Survival(Shared(weighs=True))
+    three, two, four, one = (known.steps(evidence, 1)[0] for evidence in (3, 2, 4, 1))
+    assert known.ahead(TREE, 4) == pytest.approx(
+        [three, two, two * four, min(two * four, three * one)]
+    )
+    assert known.ahead(TREE, 2) == known.ahead(TREE, 4)[:2]
+    likelier = Preview([7, 8], 0, each=[1, 5], parents=[-1, -1])
+    first, second = known.ahead(likelier, 2)
+    assert second == first < known.steps(5, 1)[0]
+
+
+def test_evidence_of_its_own_for_each_token_of_a_chain() -> None:
+    known = Survival(Shared(weighs=True))
+    chain = Preview([7, 8, 9], 0, each=[4, 1, 6])
+    four, one, six = (known.steps(evidence, 1)[0] for evidence in (4, 1, 6))
+    assert known.ahead(chain, 3) == pytest.approx([four, four * one, four * one * six])
+    known.judge(chain, [7, 1])
+    assert (known.judged, known.accepted) == (2, 1)
+
+
+def test_a_draft_may_bring_its_own_prior() -> None:
+    shared = Shared(weighs=True, prior=prior_of([0.1, 0.9]))
+    assert shared.chances == pytest.approx([0.1, *[0.9] * 10])
 
 
 def test_caution_goes_with_evidence() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from paceline.engines.base import Engine, Job
 from paceline.engines.toy import ToyEngine
-from paceline.errors import ModelError, PromptError
+from paceline.errors import ModelError, PromptError, SettingError
+from paceline.types import path_of
 
 
 @dataclass(frozen=True)
@@ -200,3 +201,95 @@ def test_facts_name_engine_and_model(engine: Engine) -> None:
     facts = engine.facts()
     assert facts["engine"] == engine.name
     assert facts["model"] == engine.model
+
+
+TREE = (-1, 0, 0, -1, 3, 2, 3)
+"""Two branches at the root, two more in each; a token of one stands between those of another."""
+
+
+def tree_rows(case: Case, engine: Engine, trunk: list[int], nodes: list[int]) -> list[np.ndarray]:
+    """What each row of a tree must be: that of its path alone, from a fresh sequence."""
+    paths = [path_of(TREE, index) for index in range(-1, len(TREE))]
+    return [fresh_elsewhere(case, trunk + [nodes[i] for i in path], 1) for path in paths]
+
+
+def needs_trees(engine: Engine) -> None:
+    if not engine.capabilities.trees:
+        with pytest.raises(SettingError, match="can't score a tree"):
+            engine.score([Job(engine.open(), [1, 2, 3], parents=(-1, -1))])
+        pytest.skip("this model can't: it says so")
+
+
+@pytest.mark.parametrize("held", [0, 1, 11])
+def test_each_row_of_a_tree_sees_its_path_only(case: Case, engine: Engine, held: int) -> None:
+    needs_trees(engine)
+    trunk, nodes = text(engine, 13), text(engine, len(TREE), seed=1)
+    wanted = tree_rows(case, engine, trunk, nodes)
+    sequence = engine.open()
+    if held:
+        engine.score([Job(sequence, trunk[:held])])
+    job = Job(sequence, trunk[held:] + nodes, len(TREE) + 1, TREE)
+    [rows] = engine.score([job])
+    for row, want in zip(to_numpy(rows), wanted, strict=True):
+        close(case, row, want[0])
+
+
+@pytest.mark.parametrize("path", [(), (0,), (3,), (0, 2), (0, 2, 5), (3, 4), (3, 6)], ids=str)
+def test_of_a_tree_only_the_accepted_path_stays(
+    case: Case, engine: Engine, path: tuple[int, ...]
+) -> None:
+    needs_trees(engine)
+    trunk, nodes, more = text(engine, 9), text(engine, len(TREE), seed=1), text(engine, 4, seed=2)
+    sequence = engine.open()
+    engine.score([Job(sequence, trunk[:8])])
+    for _ in range(2):  # the second tree finds the first one's places free
+        engine.score([Job(sequence, trunk[8:] + nodes, len(TREE) + 1, TREE)])
+        with pytest.raises(ValueError, match="holds a tree"):
+            engine.score([Job(sequence, [1])])
+        with pytest.raises(ValueError, match="holds a tree"):
+            sequence.fork()
+        sequence.rewind(9, path)
+        held = trunk + [nodes[index] for index in path]
+        assert sequence.tokens == held
+        [rows] = engine.score([Job(sequence, more, 4)])
+        close(case, rows, fresh(engine, held + more, 4))
+        sequence.rewind(8)
+
+
+def test_trees_and_chains_share_a_forward(case: Case, engine: Engine) -> None:
+    needs_trees(engine)
+    prompts = [text(engine, length, seed=length) for length in (5, 9, 3)]
+    nodes, chain = text(engine, len(TREE), seed=1), text(engine, 4, seed=2)
+    wanted = [tree_rows(case, engine, prompts[at], nodes) for at in (0, 2)]
+    sequences = [engine.open() for _ in prompts]
+    engine.score([Job(s, p[:-1]) for s, p in zip(sequences, prompts, strict=True)])
+    first, second, third = sequences
+    rows = engine.score(
+        [
+            Job(first, prompts[0][-1:] + nodes, 8, TREE),
+            Job(second, prompts[1][-1:] + chain, 5),
+            Job(third, prompts[2][-1:] + nodes, 8, TREE),
+        ]
+    )
+    ours = [to_numpy(found) for found in rows]
+    close(case, ours[1], fresh_elsewhere(case, prompts[1] + chain, 5))
+    for found, want in zip((ours[0], ours[2]), wanted, strict=True):
+        close(case, found, np.concatenate(want))
+    first.rewind(5, (3, 6))
+    third.close()
+    second.rewind(10)
+    again = engine.score([Job(first, chain), Job(second, chain)])
+    ours = [to_numpy(found) for found in again]
+    close(case, ours[0], fresh_elsewhere(case, [*prompts[0], nodes[3], nodes[6], *chain], 1))
+    close(case, ours[1], fresh_elsewhere(case, [*prompts[1], chain[0], *chain], 1))
+
+
+def test_a_chain_written_as_a_tree_is_a_chain(engine: Engine) -> None:
+    assert Job(engine.open(), [1, 2, 3], parents=(-1, 0)).parents is None
+
+
+def test_a_path_without_a_tree_is_refused(engine: Engine) -> None:
+    sequence = engine.open()
+    engine.score([Job(sequence, [1, 2, 3])])
+    with pytest.raises(ValueError, match="none is held"):
+        sequence.rewind(1, (0,))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.sampling.chance import RandomChance
-from paceline.sampling.law import Law, excess
+from paceline.sampling.law import Law, excess, mixed
 from paceline.testing import rational_law
 
 try:
@@ -113,3 +113,50 @@ def test_laws_of_two_engines_in_two_places_meet() -> None:
             assert same_mass == pytest.approx(mass)
             assert as_dict(law) == pytest.approx(as_dict(wanted), abs=1e-6)
     assert excess(Law(torch.tensor(p)), Law.one_hot(0))[1] == pytest.approx(0.5)
+
+
+MIXED = {
+    "dense": rational_law([1, 2, 3]),
+    "longer": rational_law([1, 0, 1, 0, 2]),
+    "sparse": rational_law({1: 1, 4: 3}),
+    "other": rational_law({0: 1, 1: 2, 6: 1}),
+    "one-hot": Law.one_hot(1),
+    "another": Law.one_hot(5),
+    "spelt out": rational_law({2: 1}),
+}
+
+
+@pytest.mark.parametrize("first", MIXED)
+@pytest.mark.parametrize("second", MIXED)
+def test_a_mixture_of_fractions_is_exact(first: str, second: str) -> None:
+    weight = Fraction(2, 7)
+    one, other = MIXED[first], MIXED[second]
+    kept = one.items(), other.items()
+    law = mixed(one, other, weight)
+    expected: dict[int, Fraction] = {}
+    for part, share in ((one, weight), (other, 1 - weight)):
+        for token, prob in part.items():
+            expected[token] = expected.get(token, 0) + share * prob
+    assert dict(law.items()) == expected
+    assert sum(expected.values()) == 1
+    assert (one.items(), other.items()) == kept, "the parts stay what they were"
+    assert mixed(one, other, 0) is other
+    assert mixed(one, other, 1) is one
+    dense = law.single is None and law.tokens is None
+    assert dense == bool({"dense", "longer"} & {first, second})
+
+
+@pytest.mark.skipif(torch is None, reason="no torch")
+def test_mixtures_across_array_kinds() -> None:
+    p, q = np.asarray([0.5, 0.25, 0.25], np.float32), np.asarray([0.5, 0.5], np.float32)
+    for one in (Law(p), Law(torch.tensor(p)), Law(torch.tensor(p), torch.tensor([0, 1, 2]))):
+        for other in (
+            Law(torch.tensor(q), torch.tensor([1, 3])),
+            Law(q, np.asarray([1, 3])),
+            Law.one_hot(1),
+        ):
+            tail = {1: 1.0} if other.single is not None else {1: 0.5, 3: 0.5}
+            for law in (mixed(one, other, 0.6), mixed(other, one, 0.4)):
+                expected = {0: 0.3, 1: 0.15 + 0.4 * tail[1], 2: 0.15, 3: 0.4 * tail.get(3, 0)}
+                found = {token: law.prob(token) for token in range(4)}
+                assert found == pytest.approx(expected, abs=1e-6)

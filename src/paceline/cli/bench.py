@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
+from typing import TypeAlias
 
 from tqdm import tqdm
 
 from paceline.cli import options
 from paceline.cli.parser import Parser, at_least, limits
+from paceline.drafts.base import Draft
+from paceline.economics.policy import MeasuredPolicy
 from paceline.economics.trace import Header, write
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
@@ -20,6 +24,8 @@ from paceline.measure.bench import BenchResult, Configuration, as_document, run_
 from paceline.measure.card import card
 from paceline.measure.record import sources_of, trace_of
 from paceline.measure.workload import built_in, read_workload
+
+_Fresh: TypeAlias = Callable[[], MeasuredPolicy] | None
 
 EXAMPLES = """\
   paceline bench smollm2-135m -d lookup
@@ -104,6 +110,11 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.draft is not None and set(args.draft) == {"none"}:
         raise SettingError("There is no draft to bench.", "Name one with -d.")
+    if args.lossy and args.record is not None:
+        raise SettingError(
+            "A lossy verifier accepts other tokens than those a recording counts as right.",
+            "Record with an exact verifier, or drop --record.",
+        )
     out = options.out_path(args.out or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.json", "-o")
     record = None if args.record is None else options.out_path(args.record, "--record")
     with ExitStack() as stack:
@@ -168,19 +179,23 @@ def _configurations(
     args: argparse.Namespace, engine: Engine, stack: ExitStack
 ) -> list[Configuration]:
     """With `auto`, one configuration with all drafts on offer; with a number, one a draft."""
-    verifier = options.find_verifier(args.verifier)
+    options.find_verifier(args.verifier, {}, lossy=args.lossy)  # refused before drafts are loaded
     drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
-    found = []
+    found: list[Configuration] = []
+
+    def add(name: str, some: dict[str, Draft], limit: int | None, policy: _Fresh = None) -> None:
+        verifier = options.find_verifier(args.verifier, some, lossy=args.lossy)
+        chains = args.allow_chains
+        found.append(Configuration(name, some, limit, verifier, policy, chains_for_trees=chains))
+
     for limit in dict.fromkeys(args.limit):
         if limit is None:
             policy = options.measured(args, engine, drafts)
             name = f"{' + '.join(drafts)} -n auto"
-            found.append(Configuration(name, drafts, None, verifier, policy.fresh))
+            add(name, drafts, None, policy.fresh)
         else:
-            found += [
-                Configuration(f"{label} -n {limit}", {label: draft}, limit, verifier)
-                for label, draft in drafts.items()
-            ]
+            for label, draft in drafts.items():
+                add(f"{label} -n {limit}", {label: draft}, limit)
     return found
 
 

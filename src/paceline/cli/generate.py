@@ -101,18 +101,20 @@ def run(args: argparse.Namespace) -> int:
     args.draft = args.draft or ["none"]
     _check(args)
     text = _prompt_text(args.prompt)
-    verifier = options.find_verifier(args.verifier)
+    options.find_verifier(args.verifier, {}, lossy=args.lossy)  # refused before anything is loaded
     with ExitStack() as stack:
         engine = stack.enter_context(options.load_target(args))
         sampling = options.sampling_of(args, engine)
         drafts = options.load_drafts(args, args.draft, engine, stack)
         policy = _policy(args, engine, drafts)
+        verifier = options.find_verifier(args.verifier, drafts, lossy=args.lossy)
         generation = generate(
             engine,
             _prompt(args, text),
             draft=drafts,
             policy=policy,
             verifier=verifier,
+            chains_for_trees=args.allow_chains,
             sampling=sampling,
             stop=StopConditions(
                 max_tokens=args.max_tokens,
@@ -126,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
         account = _account(policy)
         if args.json:
             document = _document(generation, engine, drafts, account, args)
+            document["verifier"] = args.verifier or verifier.name
             print(json.dumps(document, ensure_ascii=False))
         else:
             _write("\n")
@@ -217,7 +220,9 @@ def _document(
         "drafts": {name: draft.facts() for name, draft in drafts.items()},
         "limit": "auto" if args.limit is None else args.limit,
         "policy": account and account.as_json(),
-        "verifier": args.verifier,
+        "exact": generation.exact,
+        "gives_up": generation.gives_up or None,
+        "departure": generation.departure and generation.departure.as_json(),
     }
     if args.logprobs:
         document["log_probs"] = list(generation.log_probs)

@@ -45,6 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _describe(kind: str, name: str) -> str:
     try:
-        return str(getattr(plugins.find(kind, name), _LINE[kind]))
+        found = plugins.find(kind, name)
+        line = str(getattr(found, _LINE[kind]))
+        if kind == "verifier" and found.lossy:
+            return f"LOSSY, needs --lossy: {line}; gives up {found.gives_up}"
+        return line
     except SettingError as error:
         return f"not usable here: {error}"

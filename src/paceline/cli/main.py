@@ -12,7 +12,18 @@ import threading
 from collections.abc import Sequence
 
 import paceline
-from paceline.cli import bench, check, generate, list_, models, plan, profile, simulate
+from paceline.cli import (
+    bench,
+    check,
+    derive,
+    generate,
+    list_,
+    models,
+    plan,
+    profile,
+    simulate,
+    tune,
+)
 from paceline.cli.parser import Parser
 from paceline.errors import PacelineError
 
@@ -30,7 +41,7 @@ def parser() -> Parser:
     )
     top.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    for module in (generate, bench, profile, plan, check, simulate, models, list_):
+    for module in (generate, bench, profile, plan, check, simulate, derive, tune, models, list_):
         module.add(verbs)
     return top
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from paceline import plugins
 from paceline.cli.parser import at_least
+from paceline.decode.generate import fitting_verifier
 from paceline.drafts.base import Draft
-from paceline.drafts.create import create_draft, engine_name, is_model
+from paceline.drafts.create import create_draft, engine_name, is_model, models_of
 from paceline.economics.cost import read_costs
 from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine
@@ -79,9 +80,19 @@ def add_draft_loading(parser: argparse.ArgumentParser) -> None:
 def add_verifier(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verifier",
-        default="chain",
         metavar="NAME",
-        help="accept rule (paceline list; default: chain)",
+        help="accept rule (paceline list; default: chain, or tree if a draft offers trees), with "
+        "options if it has any: tolerance:budget=0.1",
+    )
+    parser.add_argument(
+        "--allow-chains",
+        action="store_true",
+        help="where engine or verifier can't take a draft's trees, take the first branch of each",
+    )
+    parser.add_argument(
+        "--lossy",
+        action="store_true",
+        help="allow a verifier that does not keep the target's distribution",
     )
 
 
@@ -144,14 +155,52 @@ def load_draft(args: argparse.Namespace, spec: str, target: Engine) -> Draft:
     draft's engine is the same."""
     said = {"engine": args.draft_engine, "context_size": args.draft_context}
     given = {key: value for key, value in said.items() if value is not None}
-    if is_model(spec) and (args.draft_engine or engine_name(spec)) == target.name:
-        given |= _place(args)
-    return create_draft(spec, target, **given)
+
+    def load_model(model: str) -> Engine:
+        name = args.draft_engine or engine_name(model)
+        place = _place(args) if name == target.name else {}
+        return load(model, max_sequences=target.capabilities.max_sequences, **given, **place)
+
+    if not models_of(spec):
+        return create_draft(spec, target, **given)  # refuses what is said of a model
+    return create_draft(spec, target, loader=load_model)
 
 
-def find_verifier(name: str) -> Verifier:
-    verifier: Verifier = plugins.find("verifier", name)()
-    return verifier
+def find_verifier(
+    spec: str | None, drafts: Mapping[str, Draft], *, lossy: bool = False
+) -> Verifier:
+    """The verifier of a specification, NAME or NAME:KEY=VALUE,…; of None, the one that fits the
+    drafts.
+
+    lossy    whether one that gives up the target's distribution is allowed; asked for without
+             need, it is refused too
+    """
+    name, _, written = (spec or fitting_verifier(drafts).name).partition(":")
+    kind: type[Verifier] = plugins.find("verifier", name)
+    if kind.lossy and not lossy:
+        raise SettingError(
+            f"The verifier {name} is lossy: it gives up {kind.gives_up}.",
+            "Take an exact one (paceline list), or allow it with --lossy.",
+        )
+    if lossy and not kind.lossy:
+        raise SettingError(
+            f"--lossy is given, and the verifier {name} is exact.",
+            "Leave it out, or name a lossy one with --verifier (paceline list).",
+        )
+    return kind.create(**_options(name, written))
+
+
+def _options(spec: str, written: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for part in written.split(",") if written else ():
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip().isidentifier():
+            raise SettingError(
+                f"The verifier {spec!r} has the option {part!r} without a value.",
+                "Write NAME:KEY=VALUE.",
+            )
+        options[key.strip()] = value.strip()
+    return options
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:

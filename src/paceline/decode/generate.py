@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
 
+from paceline.decode.departures import Departures, pool
 from paceline.decode.figures import Figures, figures, one_line
 from paceline.decode.policy import Policy, fixed
 from paceline.decode.step import Decoder
@@ -15,9 +16,10 @@ from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Message
 from paceline.errors import PacelineError, PromptError
-from paceline.types import FinishReason, Request, Round, Sampling, StopConditions
+from paceline.types import Departure, FinishReason, Request, Round, Sampling, StopConditions
 from paceline.verify.base import Verifier
 from paceline.verify.chain import ChainVerifier
+from paceline.verify.tree import TreeVerifier
 
 Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 """A raw text, a chat (messages with `role` and `content`), or tokens."""
@@ -34,6 +36,11 @@ class Generation:
     margins          per token, its processed logit less the best other; empty if not asked for
     error            what ended the request badly; then there is no finish reason, and the rest is
                      what had come of it so far
+    lossy            name of the verifier, if it was a lossy one; None says that the tokens are
+                     distributed as the target's
+    gives_up         what that verifier gives up
+    departures       per token, how far its law was from the target's; empty of an exact verifier,
+                     and of a lossy one that can't tell
     """
 
     text: str
@@ -44,6 +51,19 @@ class Generation:
     margins: tuple[float, ...]
     prompt_tokens: int
     error: PacelineError | None = None
+    lossy: str | None = None
+    gives_up: str = ""
+    departures: tuple[Departure, ...] = ()
+
+    @property
+    def exact(self) -> bool:
+        """Whether the verifier keeps the target's distribution."""
+        return self.lossy is None
+
+    @property
+    def departure(self) -> Departures | None:
+        """How far a lossy verifier went, pooled; None where it can't tell, or was exact."""
+        return pool(self.departures) if len(self.departures) == len(self.tokens) else None
 
     @property
     def figures(self) -> Figures:
@@ -52,7 +72,12 @@ class Generation:
     @property
     def summary(self) -> str:
         """The figures in one line."""
-        return one_line(self.figures)
+        line = one_line(self.figures)
+        if self.exact:
+            return line
+        far = self.departure
+        told = "how far from the target is not measured" if far is None else far.sentence()
+        return f"{line} · LOSSY ({self.lossy}): {told}"
 
 
 def encode_prompt(engine: Engine, prompt: Prompt) -> tuple[int, ...]:
@@ -82,6 +107,11 @@ def by_name(draft: Draft | Mapping[str, Draft] | None) -> dict[str, Draft]:
     return {draft.name: draft} if isinstance(draft, Draft) else dict(draft)
 
 
+def fitting_verifier(drafts: Mapping[str, Draft]) -> Verifier:
+    """The exact verifier to take where none is named: one for trees if a draft may offer them."""
+    return TreeVerifier() if any(d.branches for d in drafts.values()) else ChainVerifier()
+
+
 def generate(
     engine: Engine,
     prompt: Prompt,
@@ -92,14 +122,16 @@ def generate(
     sampling: Sampling | None = None,
     stop: StopConditions | None = None,
     logprobs: bool = False,
+    chains_for_trees: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Generation:
     """Decode one prompt.
 
-    draft       the drafts on offer, one or several by name
-    policy      chooses among them; None is plain decoding
-    verifier    `ChainVerifier` unless given
-    on_text     called with each new piece of text as it is certain
+    draft               the drafts on offer, one or several by name
+    policy              chooses among them; None is plain decoding
+    verifier            unless given `ChainVerifier`, or `TreeVerifier` if a draft may offer trees
+    chains_for_trees    see `Decoder`
+    on_text             called with each new piece of text as it is certain
 
     Raises PromptError, SettingError, NumericError or ModelError.
     """
@@ -110,7 +142,14 @@ def generate(
         logprobs=logprobs,
     )
     chosen = policy or fixed(None, 0)
-    decoder = Decoder(engine, by_name(draft), verifier or ChainVerifier(), chosen)
+    drafts = by_name(draft)
+    decoder = Decoder(
+        engine,
+        drafts,
+        verifier or fitting_verifier(drafts),
+        chosen,
+        chains_for_trees=chains_for_trees,
+    )
     say = None if on_text is None else lambda _, text: on_text(text)
     [generation] = decode(decoder, [request], on_text=say)
     if generation.error is not None:
@@ -141,7 +180,7 @@ def decode(
                 try:
                     running[number] = decoder.open(request)
                 except PacelineError as error:
-                    done[number] = _refused(request, error)
+                    done[number] = _refused(request, error, decoder.verifier)
             decoder.step(running.values())
             for number, stream in list(running.items()):
                 text = stream.stopper.take_text()
@@ -149,14 +188,15 @@ def decode(
                 if text and on_text is not None:
                     on_text(number, text)
                 if stream.finished:
-                    done[number] = _generation(running.pop(number), "".join(texts[number]))
+                    text = "".join(texts[number])
+                    done[number] = _generation(running.pop(number), text, decoder.verifier)
     finally:
         for stream in running.values():
             decoder.close(stream)
     return [done[number] for number in sorted(done)]
 
 
-def _generation(stream: Stream, text: str) -> Generation:
+def _generation(stream: Stream, text: str, verifier: Verifier) -> Generation:
     return Generation(
         text=text,
         tokens=tuple(stream.history.output),
@@ -166,8 +206,13 @@ def _generation(stream: Stream, text: str) -> Generation:
         margins=tuple(stream.margins),
         prompt_tokens=stream.history.prompt_length,
         error=stream.error,
+        lossy=verifier.name if verifier.lossy else None,
+        gives_up=verifier.gives_up,
+        departures=tuple(stream.departures),
     )
 
 
-def _refused(request: Request, error: PacelineError) -> Generation:
-    return Generation("", (), None, (), (), (), len(request.prompt), error)
+def _refused(request: Request, error: PacelineError, verifier: Verifier) -> Generation:
+    lossy = verifier.name if verifier.lossy else None
+    prompt_tokens = len(request.prompt)
+    return Generation("", (), None, (), (), (), prompt_tokens, error, lossy, verifier.gives_up)

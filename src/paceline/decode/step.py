@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter
 
 from paceline.decode.policy import Policy
 from paceline.decode.stop import Stopper
 from paceline.decode.stream import Stream
-from paceline.drafts.base import Context, Draft
+from paceline.drafts.base import Context, Draft, Judged
 from paceline.engines.base import Engine, Job
 from paceline.errors import DraftError, PacelineError, PromptError, SettingError, unknown_name
 from paceline.sampling.chance import RandomChance
@@ -18,6 +20,8 @@ from paceline.sampling.processors import check_tokens
 from paceline.sampling.rows import RowLaws
 from paceline.types import Array, Choice, Proposal, Request, Round, Verdict
 from paceline.verify.base import Verifier
+
+log = logging.getLogger("paceline")
 
 _NOTHING = Proposal((), "none")
 
@@ -35,6 +39,7 @@ class _Turn:
     context_length: int = 0
     emitted: tuple[int, ...] = ()
     accepted: int = 0
+    path: tuple[int, ...] | None = None
     draft_s: float = 0.0
     settle_s: float = 0.0
 
@@ -42,15 +47,24 @@ class _Turn:
 class Decoder:
     """Decodes requests with a target, drafts, a verifier and a policy.
 
-    drafts    by name; the policy and the requests choose among them
+    drafts              by name; the policy and the requests choose among them
+    chains_for_trees    where engine or verifier can't take a draft's trees, take the first branch
+                        of each instead of refusing; that is logged once
 
     The caller closes engine and drafts; `close` ends streams.
     """
 
     def __init__(
-        self, engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier, policy: Policy
+        self,
+        engine: Engine,
+        drafts: Mapping[str, Draft],
+        verifier: Verifier,
+        policy: Policy,
+        *,
+        chains_for_trees: bool = False,
     ) -> None:
         self.engine, self.drafts, self.verifier, self.policy = engine, drafts, verifier, policy
+        self.chains_for_trees, self._said_chains = chains_for_trees, False
 
     def open(self, request: Request) -> Stream:
         """Begin a request. Raises PromptError or SettingError for what can't be honoured."""
@@ -60,8 +74,9 @@ class Decoder:
             request.stop, self.engine.tokenizer, size - len(request.prompt), sampling.min_tokens
         )
         history, chance = History(request.prompt), RandomChance(sampling.seed)
-        context = Context(history, sampling, chance.spawn(), stopper.stop_tokens)
-        return Stream(request, history, self.engine.open(), chance, context, stopper, self.drafts)
+        sequence = self.engine.open()
+        context = Context(history, sampling, chance.spawn(), stopper.stop_tokens, sequence)
+        return Stream(request, history, sequence, chance, context, stopper, self.drafts)
 
     def close(self, stream: Stream) -> None:
         """End a stream, finished or not: its room goes back. Closing twice does nothing."""
@@ -183,22 +198,35 @@ class Decoder:
                     f"{self.engine.vocabulary_size - 1}.",
                     "Tell its author.",
                 )
-        chain = tuple(range(-1, len(tokens) - 1))
-        if proposal.parents not in (None, chain):
-            for name, able in (
-                (f"engine {self.engine.name}", self.engine.capabilities.trees),
-                (f"verifier {self.verifier.name}", self.verifier.trees),
-            ):
-                if not able:
-                    raise SettingError(
-                        f"The draft {proposal.source} offers a tree, and the {name} takes chains.",
-                        "Use a draft that offers chains.",
-                    )
-        return proposal
+        return proposal if proposal.parents is None else self._judgeable(proposal)
+
+    def _judgeable(self, tree: Proposal) -> Proposal:
+        """A tree that engine and verifier can take, or its first branch where that is allowed."""
+        for name, able, cure in (
+            (f"engine {self.engine.name}", self.engine.capabilities.trees, ""),
+            (f"verifier {self.verifier.name}", self.verifier.trees, "take the verifier tree, "),
+        ):
+            if able:
+                continue
+            fact = f"The draft {tree.source} offers a tree, and the {name} takes chains"
+            if not self.chains_for_trees:
+                raise SettingError(
+                    f"{fact}.",
+                    f"Use a draft that offers chains, {cure}or allow the first branch of each "
+                    "instead (--allow-chains).",
+                )
+            if not self._said_chains:
+                self._said_chains = True
+                log.warning("%s: the first branch of each goes instead.", fact)
+            return first_branch(tree)
+        return tree
 
     def _job(self, turn: _Turn) -> Job:
-        tokens = [*turn.stream.missing, *turn.proposal.tokens]
-        turn.job = Job(turn.stream.sequence, tokens, rows=len(turn.proposal.tokens) + 1)
+        proposal = turn.proposal
+        tokens = [*turn.stream.missing, *proposal.tokens]
+        turn.job = Job(
+            turn.stream.sequence, tokens, len(proposal.tokens) + 1, parents=proposal.parents
+        )
         return turn.job
 
     def _settle(self, turn: _Turn, rows: Array) -> None:
@@ -212,21 +240,26 @@ class Decoder:
                 stream.history,
                 proposal.tokens,
                 stream.context.stop_tokens,
+                parents=proposal.parents,
             )
             verdict = self.verifier.verify(proposal, laws, stream.chance)
         except PacelineError as error:
             stream.error = error
         else:
+            self._look_back(turn, laws, verdict)
             self._commit(turn, laws, verdict)
             if not stream.finished:
-                stream.sequence.rewind(len(stream.history) - 1)
+                self._rewind(turn, verdict)
         turn.settle_s = perf_counter() - started
 
     def _commit(self, turn: _Turn, laws: RowLaws, verdict: Verdict) -> None:
         stream = turn.stream
         drafted = [turn.proposal.tokens[index] for index in verdict.accepted]
+        rows = [0, *(index + 1 for index in verdict.accepted)]
         emitted: list[int] = []
-        for row, token in enumerate([*drafted, verdict.next_token]):
+        departures = iter(verdict.departures)
+        for row, token in zip(rows, [*drafted, verdict.next_token], strict=True):
+            stream.departures += islice(departures, 1)
             if stream.request.logprobs:
                 stream.log_probs.append(laws.log_prob(row, token))
             if stream.request.margins:
@@ -238,6 +271,28 @@ class Decoder:
                 break
         turn.emitted = tuple(emitted)
         turn.accepted = min(len(drafted), len(emitted))
+        if turn.proposal.parents is not None:
+            turn.path = verdict.accepted[: turn.accepted]
+
+    def _rewind(self, turn: _Turn, verdict: Verdict) -> None:
+        sequence = turn.stream.sequence
+        if turn.proposal.parents is None:
+            sequence.rewind(len(turn.stream.history) - 1)
+        else:
+            sequence.rewind(turn.context_length, verdict.accepted)
+
+    def _look_back(self, turn: _Turn, laws: RowLaws, verdict: Verdict) -> None:
+        """Show the rows to the drafts that learn from them. Before anything is committed: a law
+        that is worked out now looks back on what its row stands after."""
+        names = [name for name in turn.stream.drafts_open if self.drafts[name].looks_back]
+        if not names:
+            return
+        started = perf_counter()
+        last = turn.stream.history.tokens[-1]
+        judged = Judged(turn.proposal, verdict.accepted, last, laws)
+        for name in names:
+            self.drafts[name].look_back(turn.stream.context, judged)
+        _share(started, [turn])
 
     def _observe(self, turns: list[_Turn]) -> None:
         for turn in turns:
@@ -267,8 +322,21 @@ class Decoder:
                     draft_s=turn.draft_s,
                     verify_s=verify_s * len(turn.job.tokens) / fed,
                     other_s=turn.settle_s + other_s / len(turns),
+                    path=turn.path,
                 )
             )
+
+
+def first_branch(tree: Proposal) -> Proposal:
+    """The chain of first children. Which tokens stay is told by their places, not by what was
+    drawn, and a first child's law looks at no sibling: so it is a proposal like any other."""
+    assert tree.parents is not None
+    path: list[int] = []
+    for index, parent in enumerate(tree.parents):
+        if parent == (path[-1] if path else -1):
+            path.append(index)
+    laws = None if tree.laws is None else tuple(tree.laws[index] for index in path)
+    return Proposal(tuple(tree.tokens[index] for index in path), tree.source, laws)
 
 
 def _share(started: float, turns: list[_Turn]) -> None:

@@ -12,7 +12,7 @@ from paceline.engines.base import Sequence
 from paceline.errors import PacelineError, unknown_name
 from paceline.sampling.chance import RandomChance
 from paceline.sampling.history import History
-from paceline.types import FinishReason, Preview, Request, Round
+from paceline.types import Departure, FinishReason, Preview, Request, Round
 
 
 @dataclass(eq=False, slots=True)
@@ -24,6 +24,7 @@ class Stream:
     rounds           one per step, the reading of the prompt first
     log_probs        one per output token, if the request asked for them
     margins          one per output token, if the request asked for them
+    departures       one per output token, if the verifier is lossy and tells them
     drafts           those on offer, by name
     policy_notes     whatever the policy keeps of this stream
     finish_reason    set when it has ended; `error` then says if it ended badly
@@ -40,6 +41,7 @@ class Stream:
     rounds: list[Round] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
+    departures: list[Departure] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: PacelineError | None = None
     drafts_open: set[str] = field(default_factory=set)

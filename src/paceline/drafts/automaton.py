@@ -10,7 +10,7 @@ it branches: about 100 bytes a token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _NONE = -1
 
@@ -142,6 +142,21 @@ class SuffixAutomaton:
             found.append(found[len(found) - period])
         return found
 
+    def next_behind(self, drafted: Sequence[int]) -> tuple[list[int], int]:
+        """What came next, one token or none, after the latest earlier occurrence of the longest
+        suffix of the text and these tokens behind it that the text holds; and that suffix's length.
+        Nothing is appended."""
+        if not drafted:
+            return self.continuation(1), self.match_length
+        place = Follower(self)
+        place._state = self._link[self._last]
+        place.match_length = self.match_length
+        place.extend(drafted)
+        if not place.match_length:
+            return [], 0
+        end = self._position[place._state]
+        return [self.text[end] if end < len(self.text) else drafted[0]], place.match_length
+
 
 class Follower:
     """Keeps the place in an automaton of the longest suffix of another, growing text: how a
@@ -158,6 +173,13 @@ class Follower:
     def extend(self, tokens: Iterable[int]) -> None:
         for token in tokens:
             self._step(token)
+
+    def behind(self, drafted: Iterable[int]) -> Follower:
+        """Another one, where this one would be after these tokens."""
+        twin = Follower(self._store)
+        twin._state, twin.match_length = self._state, self.match_length
+        twin.extend(drafted)
+        return twin
 
     def _step(self, token: int) -> None:
         store, state = self._store, self._state

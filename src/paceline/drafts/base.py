@@ -9,10 +9,12 @@ from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from paceline.engines.base import Engine
+from paceline.engines.base import Engine, Sequence
 from paceline.errors import SettingError
 from paceline.sampling.chance import Chance, RandomChance
 from paceline.sampling.history import History
+from paceline.sampling.law import Law
+from paceline.sampling.rows import RowLaws
 from paceline.types import Preview, Proposal, Sampling
 
 
@@ -24,12 +26,37 @@ class Context:
     sampling       how the request wants its tokens drawn
     chance         the draft's own random numbers for this request
     stop_tokens    end and stop tokens: nothing need be drafted behind one
+    sequence       the target's own, for drafts that are part of it; it holds all committed tokens
+                   but the last when a proposal is asked for. Others leave it alone
     """
 
     history: History
     sampling: Sampling = field(default_factory=Sampling)
     chance: Chance = field(default_factory=RandomChance)
     stop_tokens: frozenset[int] = frozenset()
+    sequence: Sequence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A round as the target saw it, for drafts that learn from its rows.
+
+    proposal    what was judged; empty in a plain round
+    accepted    indices of the accepted tokens, root to leaf
+    last        the committed token that row 0 stands after
+    laws        the target's: row 0, then one per drafted token, in the proposal's order; `logits`
+                are the raw ones. Both hold for this call only
+    """
+
+    proposal: Proposal
+    accepted: tuple[int, ...]
+    last: int
+    laws: RowLaws
+
+    @property
+    def tokens(self) -> list[int]:
+        """Per row the token it stands after."""
+        return [self.last, *self.proposal.tokens]
 
 
 class Draft(abc.ABC):
@@ -44,15 +71,36 @@ class Draft(abc.ABC):
     summary: ClassVar[str]
     """One line for `paceline list`: what it proposes and what it needs."""
 
+    takes: ClassVar[str] = ""
+    """What a specification names behind its options: "model", "drafts", or "" for nothing. `create`
+    then gets the loaded `engine`, which is the draft's to close, or the list `drafts`, which are
+    the draft's to release."""
+
     engine: Engine | None = None
     """Whose forwards a proposal takes; None where it takes none, or none that can be priced."""
 
-    foreseeable: ClassVar[bool] = False
+    foreseeable: bool = False
     """Whether `preview` tells a proposal before it is asked for. Such a draft costs next to nothing
     and chooses all its tokens outright; it is opened with the request, to be watched."""
 
-    weighs: ClassVar[bool] = False
+    weighs: bool = False
     """Whether `Preview.evidence` says how much speaks for a proposal."""
+
+    prior: AbstractSequence[float] | None = None
+    """Chance that a token is right by its evidence 0, 1, 2, …, before anything was counted; the
+    last one holds beyond. None leaves it to the policy: what is usual of lookups, or of models."""
+
+    looks_back: bool = False
+    """Whether it wants to see the target's rows of every round (`look_back`)."""
+
+    branches: bool = False
+    """Whether its proposals may be trees."""
+
+    forwards: int | None = None
+    """Most forwards of `engine` that a proposal takes; None is one for each token."""
+
+    continues: bool = False
+    """Whether it can go on behind drafted tokens that another draft offers (`next_laws`)."""
 
     def preview(self, context: Context, most: int) -> Preview:
         """The first `most` tokens that `propose` would offer now to a policy that looks first. Only
@@ -96,8 +144,23 @@ class Draft(abc.ABC):
         breaks exactness (docs/exactness.md, non-anticipation).
         """
 
+    def next_laws(
+        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
+    ) -> list[Law | None]:
+        """Per context the law of its next token behind these drafted tokens, its own or another's,
+        which stand behind the history and in none; None where it has nothing to offer. Only for a
+        draft that `continues`.
+
+        The law may depend on all that comes before the token, and on nothing of the token itself.
+        """
+        raise NotImplementedError(f"the draft {self.name} can't continue behind drafted tokens")
+
     def observe(self, context: Context, committed: AbstractSequence[int]) -> None:  # noqa: B027
         """These tokens were just committed (they already stand at the history's end)."""
+
+    def look_back(self, context: Context, judged: Judged) -> None:  # noqa: B027
+        """A round was judged, whoever proposed, and this is what the target said; nothing of it is
+        committed yet. What is learned serves later rounds only."""
 
     def close(self, context: Context) -> None:  # noqa: B027
         """The request ended; forget it."""

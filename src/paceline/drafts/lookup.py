@@ -12,8 +12,10 @@ from typing import Any
 
 from paceline.drafts.automaton import Follower, SuffixAutomaton
 from paceline.drafts.base import Context, Draft
+from paceline.drafts.options import read_options
 from paceline.engines.base import Engine
-from paceline.errors import SettingError, unknown_name
+from paceline.errors import SettingError
+from paceline.sampling.law import Law
 from paceline.types import Preview, Proposal
 
 # Unless given, under a fixed limit; docs/log.md says how they were chosen.
@@ -63,6 +65,7 @@ class LookupDraft(Draft):
 
     foreseeable = True
     weighs = True
+    continues = True
 
     def __init__(
         self,
@@ -82,16 +85,7 @@ class LookupDraft(Draft):
     def create(cls, target: Engine, **options: Any) -> LookupDraft:
         """Options min_match (whole number), reach (number), store (a name: requests of this
         process that give the same name and target share it)."""
-        known = {"min_match": int, "reach": float, "store": str}
-        settings: dict[str, Any] = {}
-        for name, value in options.items():
-            if name not in known:
-                raise unknown_name("option of the draft 'lookup'", name, known)
-            try:
-                settings[name] = known[name](value)
-            except ValueError:
-                kind = "whole number" if known[name] is int else "number"
-                raise SettingError(f"{name} is {value!r}.", f"It must be a {kind}.") from None
+        settings = read_options(cls.name, options, {"min_match": int, "reach": float, "store": str})
         if "store" in settings:
             key = (settings["store"], target.name, target.model, target.vocabulary_size)
             settings["store"] = _NAMED_STORES.setdefault(key, Store())
@@ -128,6 +122,29 @@ class LookupDraft(Draft):
         state.watched = True
         tokens, evidence = self._found(state, most)
         return Preview(tokens, evidence)
+
+    def next_laws(
+        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
+    ) -> list[Law | None]:
+        """One-hot, or None without a match. Drafted tokens are matched like committed ones: what
+        comes behind them counts only if they are accepted."""
+        asked = zip(contexts, drafted, strict=True)
+        found = [self._next(self._states[context], tokens) for context, tokens in asked]
+        return [None if token is None else Law.one_hot(token) for token in found]
+
+    def _next(self, state: _State, drafted: AbstractSequence[int]) -> int | None:
+        own, length = state.own.next_behind(drafted)
+        if state.shared is not None:
+            shared = state.shared.behind(drafted)
+            token = shared.continuation(1)
+            if shared.match_length > length and token and token[0] != _SEPARATOR:
+                own, length = token, shared.match_length
+        # A match has grown by the drafted tokens that it goes through; reach is counted from what
+        # it was before them.
+        committed = max(1, length - len(drafted))
+        enough = length >= (MIN_MATCH if self.min_match is None else self.min_match)
+        within = self.reach is None or len(drafted) < max(1, int(self.reach * committed))
+        return own[0] if own and enough and within else None
 
     def _continuation(self, state: _State, limit: int) -> list[int]:
         return self._found(state, limit)[0]

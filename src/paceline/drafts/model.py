@@ -1,23 +1,27 @@
 """A model as the draft: any engine, usually a smaller sibling of the target.
 
 Its laws go through the same processing as the target's (temperature, filters, penalties, with the
-drafted tokens in the history), and each is recorded exactly as its token was drawn from it.
+drafted tokens in the history), and each is recorded exactly as its token was drawn from it. It can
+go on behind tokens that another draft offers.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence as AbstractSequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.drafts.base import Context, Draft
+from paceline.drafts.base import Context, Draft, Judged
+from paceline.drafts.calibrate import FACTORS, Calibration, is_greedy, worth_by_factor
+from paceline.drafts.options import read_options, yes_or_no
 from paceline.drafts.pairing import check_pair
+from paceline.drafts.stepwise import draw_on
 from paceline.engines.base import Engine, Job, Sequence
 from paceline.errors import NumericError, SettingError
 from paceline.sampling.law import Law
 from paceline.sampling.rows import RowLaws
-from paceline.types import Array, Proposal
+from paceline.types import Array, Proposal, Sampling
 
 log = logging.getLogger("paceline")
 
@@ -25,25 +29,18 @@ log = logging.getLogger("paceline")
 @dataclass(slots=True)
 class _State:
     sequence: Sequence
+    sampling: Sampling  # of its laws
     agreed: int = 0  # so many of the held tokens are known to be the committed ones
     lost: bool = False  # the draft can't follow this sequence any further
-
-
-@dataclass(slots=True)
-class _Turn:
-    """One context's proposal in the making."""
-
-    context: Context
-    state: _State
-    limit: int
-    tokens: list[int] = field(default_factory=list)
-    laws: list[Law | None] = field(default_factory=list)
+    calibration: Calibration | None = None
 
 
 class ModelDraft(Draft):
     """Proposals of another model, for several sequences in one draft forward.
 
-    engine    scores the drafted tokens; this draft owns and frees it
+    engine       scores the drafted tokens; this draft owns and frees it
+    calibrate    choose the temperature of its laws by what the target said in earlier rounds of
+                 the request; nothing to do where that is greedy
 
     Raises PairError if its vocabulary is not the target's.
     """
@@ -51,31 +48,30 @@ class ModelDraft(Draft):
     name = "model"
     summary = "a smaller model of the same family; needs its file, directory or name"
 
+    takes = "model"
+    continues = True
+
     engine: Engine
 
-    def __init__(self, engine: Engine, target: Engine) -> None:
+    def __init__(self, engine: Engine, target: Engine, *, calibrate: bool = False) -> None:
         self.fit = check_pair(target, engine)
         self.engine = engine
+        self.looks_back = calibrate
         self._states: dict[Context, _State] = {}
         # Rows of padding that only one of the two models has can't be proposed.
         self._usable = min(target.vocabulary_size, engine.vocabulary_size)
 
     @classmethod
     def create(cls, target: Engine, **options: Any) -> ModelDraft:
+        """Option calibrate (yes or no)."""
         engine = options.pop("engine", None)
-        if options:
-            raise SettingError(
-                f"The draft 'model' has no option {min(options)!r}.", "Leave it out."
-            )
-        if not isinstance(engine, Engine):
-            raise SettingError(
-                "The draft 'model' was named without a model.",
-                "Name the model itself: a GGUF file, a directory, a hub name or a demo model.",
-            )
-        return cls(engine, target)
+        assert isinstance(engine, Engine), "the specification names a model"
+        return cls(engine, target, **read_options(cls.name, options, {"calibrate": yes_or_no}))
 
     def open(self, context: Context) -> None:
-        self._states[context] = _State(self.engine.open())
+        state = self._states[context] = _State(self.engine.open(), context.sampling)
+        if self.looks_back and not is_greedy(context.sampling):
+            state.calibration = Calibration(FACTORS, 1.0)
 
     def close(self, context: Context) -> None:
         state = self._states.pop(context, None)
@@ -88,93 +84,122 @@ class ModelDraft(Draft):
     def prefill(self, contexts: AbstractSequence[Context]) -> None:
         jobs = []
         for context in contexts:
-            turn = _Turn(context, self._states[context], self._within_reach(context, 1))
-            missing = self._missing(turn)[:-1]  # the first proposal needs the last one's row
-            if turn.limit and missing:
-                jobs.append(Job(turn.state.sequence, missing))
+            if self._follows(context, ()):
+                missing = self._missing(context, ())[:-1]  # the last one's row is for a proposal
+                if missing:
+                    jobs.append(Job(self._states[context].sequence, missing))
         if jobs:
             self.engine.score(jobs)
 
     def propose(
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
     ) -> list[Proposal]:
-        turns = [
-            _Turn(context, self._states[context], self._within_reach(context, limit))
-            for context, limit in zip(contexts, limits, strict=True)
-        ]
-        active = [turn for turn in turns if turn.limit > 0]
-        jobs = [Job(turn.state.sequence, self._missing(turn)) for turn in active]
-        while active:
-            rows = self.engine.score(jobs)
-            turns_and_rows = zip(active, rows, strict=True)
-            active = [turn for turn, row in turns_and_rows if self._draw(turn, row)]
-            jobs = [Job(turn.state.sequence, turn.tokens[-1:]) for turn in active]
-        return [Proposal(tuple(t.tokens), self.name, tuple(t.laws)) for t in turns]
+        return draw_on(self, contexts, limits)
 
-    def _draw(self, turn: _Turn, row: Array) -> bool:
-        """One more token of the turn, with its law; False if this sequence's proposal ends here.
+    def next_laws(
+        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
+    ) -> list[Law | None]:
+        asked = zip(contexts, drafted, strict=True)
+        laws: list[Law | None] = [None] * len(contexts)
+        active = [i for i, (one, tokens) in enumerate(asked) if self._follows(one, tokens)]
+        if not active:
+            return laws
+        rows = self.engine.score(
+            [
+                Job(self._states[contexts[i]].sequence, self._missing(contexts[i], drafted[i]))
+                for i in active
+            ]
+        )
+        for i, row in zip(active, rows, strict=True):
+            laws[i] = self._law(contexts[i], row, drafted[i])
+        return laws
 
-        Ending before a draw is exact: nothing has been drawn that could be dropped.
-        """
-        context = turn.context
+    def _law(self, context: Context, row: Array, drafted: AbstractSequence[int]) -> Law | None:
+        state = self._states[context]
         try:
             law = RowLaws(
                 row[:, : self._usable],
-                context.sampling,
+                state.sampling,
                 context.history,
                 (),
                 context.stop_tokens,
-                after=turn.tokens,
+                after=drafted,
             )[0]
         except SettingError:
-            return False  # the masks leave the draft no token here; the target may never come here
+            return None  # the masks leave the draft no token here; the target may never come here
         except NumericError as error:
-            self._lose(turn.state, error.fact)
-            return False
-        turn.tokens.append(context.chance.draw(law))
-        turn.laws.append(None if law.single is not None else law)
-        # The token is kept before stopping: to drop it for what it is would break exactness.
-        return len(turn.tokens) < turn.limit and turn.tokens[-1] not in context.stop_tokens
+            self._lose(state, error.fact)
+            return None
+        if state.calibration is not None:
+            state.calibration.told[tuple(drafted)] = law
+        return law
 
-    def _missing(self, turn: _Turn) -> list[int]:
-        """What the draft's sequence must be fed to hold all that is committed. Whatever it holds
-        beyond the common part, rejected or superseded, is rewound."""
-        state, committed = turn.state, turn.context.history.tokens
-        state.sequence.rewind(_agreed(state, committed))
-        return committed[state.agreed :]
+    def look_back(self, context: Context, judged: Judged) -> None:
+        state = self._states[context]
+        calibration = state.calibration
+        if calibration is None:
+            return
+        before = calibration.value
+        for target, law in calibration.on_path(judged):
+            calibration.learn(worth_by_factor(target, law, before))
+        if calibration.value != before:
+            temperature = context.sampling.temperature * calibration.value
+            state.sampling = replace(context.sampling, temperature=min(max(temperature, 1e-6), 1e6))
+
+    def _missing(self, context: Context, drafted: AbstractSequence[int]) -> list[int]:
+        """What the draft's sequence must be fed to hold all that is committed and these drafted
+        tokens. Whatever it holds beyond the common part, rejected or superseded, is rewound; the
+        last token never counts as held, because its row is what is wanted."""
+        state, committed = self._states[context], context.history.tokens
+        agreed = _agreed(state, committed, len(committed) - (not drafted))
+        held, missing = state.sequence.tokens, committed[agreed:]
+        if not missing:
+            more = 0
+            for ours, theirs in zip(held[agreed:], drafted[:-1], strict=False):
+                if ours != theirs:
+                    break
+                more += 1
+            agreed, drafted = agreed + more, drafted[more:]
+        state.sequence.rewind(agreed)
+        return [*missing, *drafted]
 
     def behind(self, context: Context) -> int:
-        state = self._states.get(context)
-        held = 0 if state is None else _agreed(state, context.history.tokens)
-        return len(context.history) - held
+        state, committed = self._states.get(context), context.history.tokens
+        held = 0 if state is None else _agreed(state, committed, len(committed) - 1)
+        return len(committed) - held
 
-    def _within_reach(self, context: Context, limit: int) -> int:
-        """The limit that the draft's own context leaves this sequence; 0 once it can't follow.
-        Other sequences are not touched by that."""
+    def _follows(self, context: Context, drafted: AbstractSequence[int]) -> bool:
+        """Whether the draft can hold this sequence and these drafted tokens. Once it can't hold
+        what is committed it is lost to that sequence; others are not touched by that."""
         state, size = self._states[context], self.engine.capabilities.context_size
         if state.lost:
-            return 0
-        room = size - len(context.history) + 1
-        if room <= 0:
+            return False
+        if len(context.history) > size:
             self._lose(state, f"it holds {size} tokens at most")
         new = context.history.tokens[state.agreed :]
         if new and max(new) >= self.engine.vocabulary_size:
             self._lose(state, f"it has no row for token {max(new)}, which the target emitted")
-        return 0 if state.lost else min(limit, room)
+        fits = len(context.history) + len(drafted) <= size
+        known = max(drafted, default=0) < self.engine.vocabulary_size
+        return fits and known and not state.lost
 
     def _lose(self, state: _State, reason: str) -> None:
         state.lost = True
         log.warning("The draft %s sits this request out: %s.", self.engine.model, reason)
 
     def facts(self) -> dict[str, Any]:
-        return {"draft": self.name, "fit": self.fit, **self.engine.facts()}
+        return {
+            "draft": self.name,
+            "fit": self.fit,
+            "calibrate": self.looks_back,
+            **self.engine.facts(),
+        }
 
 
-def _agreed(state: _State, committed: AbstractSequence[int]) -> int:
-    """How many of the held tokens are the committed ones; the last committed one never counts,
-    because its row is what the next proposal needs."""
-    held, agreed = state.sequence.tokens, state.agreed
-    while agreed < min(len(held), len(committed) - 1) and held[agreed] == committed[agreed]:
+def _agreed(state: _State, committed: AbstractSequence[int], most: int) -> int:
+    """How many of the held tokens are the first committed ones, at most so many."""
+    held, agreed = state.sequence.tokens, min(state.agreed, most)
+    while agreed < min(len(held), most) and held[agreed] == committed[agreed]:
         agreed += 1
     state.agreed = agreed
     return agreed

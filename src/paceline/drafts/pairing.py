@@ -17,18 +17,19 @@ def check_pair(target: Engine, draft: Engine) -> str:
     for token in range(max(ours.size, theirs.size)):
         here = ours.piece(token) if token < ours.size else ""
         there = theirs.piece(token) if token < theirs.size else ""
-        if here == there or not (_matters(here) or _matters(there)):
+        if here == there or not (matters(here) or matters(there)):
             continue
         raise PairError(
             f"The draft {draft.model} has another vocabulary: token {token} is {here!r} in the "
             f"target and {there!r} in the draft.",
-            "Choose a draft of the target's own family, or a lookup draft.",
+            "Let it draft through what both have, with `-d shared:MODEL`, or by its text, with "
+            "`-d text:MODEL`.",
         )
     padding = abs(target.vocabulary_size - draft.vocabulary_size)
     padded = f"; {padding} rows of padding differ" if padding else ""
     return f"same {shared} tokens{padded}"
 
 
-def _matters(piece: str) -> bool:
+def matters(piece: str) -> bool:
     """Whether a name stands for a token that can be emitted; GGUF files name padding rows."""
     return bool(piece) and not piece.startswith("[PAD")

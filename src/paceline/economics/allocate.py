@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-NEGLIGIBLE = 0.01
-"""Tokens that come to be accepted more seldom than this are not planned for."""
-
 
 class Plan(NamedTuple):
     """`limits` per sequence, and the expected tokens per second they bring."""
@@ -22,35 +19,30 @@ class Plan(NamedTuple):
     limits: list[int]
 
 
-def survival_of(steps: Sequence[float]) -> list[float]:
-    """From the chances of each token, given those before it, to those of all up to it."""
-    found, chance = [], 1.0
-    for step in steps:
-        chance *= step
-        if chance < NEGLIGIBLE:
-            break
-        found.append(chance)
-    return found
-
-
 def plain(round_s: Sequence[float], sequences: int) -> float:
     """Tokens per second without drafts; `round_s` holds a round's seconds by rows."""
     return sequences / round_s[sequences] if sequences < len(round_s) else 0.0
 
 
 def for_one(
-    survival: Sequence[float], round_s: Sequence[float], first_s: float = 0.0, step_s: float = 0.0
+    survival: Sequence[float],
+    round_s: Sequence[float],
+    first_s: float = 0.0,
+    step_s: float = 0.0,
+    steps: int | None = None,
 ) -> tuple[float, int]:
     """Best rate and limit (1 or more) of one sequence.
 
     survival    entry i: chance that tokens 0…i are all accepted
     first_s     seconds of drafting anything at all, and
-    step_s      of each drafted token
+    step_s      of each step
+    steps       most steps of a proposal; None is one for each drafted token
     """
     best_rate, best, tokens, paid_s = 0.0, 0, 1.0, first_s
     for limit, chance in enumerate(survival[: len(round_s) - 2], start=1):
         tokens += chance
-        paid_s += step_s
+        if steps is None or limit <= steps:
+            paid_s += step_s
         rate = tokens / (round_s[limit + 1] + paid_s)
         if rate > best_rate:
             best_rate, best = rate, limit
@@ -85,12 +77,14 @@ def for_drafted_batch(
     round_s: Sequence[float],
     first_s: Sequence[float],
     step_s: Sequence[float],
+    steps: int | None = None,
 ) -> Plan:
     """The same where drafting is paid per step of all sequences that take part: every one of them
     gets the same limit, and the best are taken in first.
 
     first_s    entry n: seconds of drafting anything at all for n sequences, and
     step_s     of each step of n sequences
+    steps      most steps of a proposal; None is one for each drafted token
     """
     sequences, gains = len(survival), [0.0] * len(survival)
     best_rate, best_limit, best_taken = 0.0, 0, list[int]()
@@ -105,7 +99,8 @@ def for_drafted_batch(
             if rows >= len(round_s):
                 break
             tokens += gains[number]
-            rate = tokens / (round_s[rows] + first_s[count] + limit * step_s[count])
+            paid = limit if steps is None else min(limit, steps)
+            rate = tokens / (round_s[rows] + first_s[count] + paid * step_s[count])
             if rate > best_rate:
                 best_rate, best_limit, best_taken = rate, limit, order[:count]
     limits = [0] * sequences

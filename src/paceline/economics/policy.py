@@ -15,11 +15,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.economics.account import Account
-from paceline.economics.allocate import for_batch, for_drafted_batch, for_one, plain, survival_of
+from paceline.economics.allocate import for_batch, for_drafted_batch, for_one, plain
 from paceline.economics.cost import Costs
 from paceline.economics.live import LiveCosts
 from paceline.economics.notices import Notices
-from paceline.economics.survival import MOST, Shared, Survival
+from paceline.economics.survival import (
+    MOST,
+    Shared,
+    Survival,
+    falling,
+    prior_by_place,
+    prior_of,
+    survival_of,
+)
 from paceline.types import Choice, Preview, Round
 
 if TYPE_CHECKING:
@@ -39,6 +47,9 @@ class Source:
 
     foreseeable    `Draft.foreseeable`: free, and judged in every round whether asked or not
     weighs         `Draft.weighs`: it says how much speaks for a proposal
+    prior          `Draft.prior`
+    branches       `Draft.branches`
+    forwards       `Draft.forwards`
     costs          of the model that drafts; None for a draft without one, whose price is then
                    learned from the rounds it takes
     """
@@ -47,6 +58,9 @@ class Source:
     foreseeable: bool = False
     weighs: bool = False
     costs: Costs | None = None
+    prior: Sequence[float] | None = None
+    branches: bool = False
+    forwards: int | None = None
 
 
 @dataclass(slots=True)
@@ -76,7 +90,8 @@ class _Priced:
         if self.live is None:
             return self.learned.ask_s * sequences
         step = self.live.steps_s(sequences)[sequences]
-        return self.live.feed_s(max(1, behind)) + (limit - 1) * step
+        forwards = limit if self.source.forwards is None else min(limit, self.source.forwards)
+        return self.live.feed_s(max(1, behind)) + (forwards - 1) * step
 
 
 @dataclass(slots=True)
@@ -119,7 +134,7 @@ class MeasuredPolicy:
         self.frozen = frozen
         self._most = min(most, MOST)
         self._foreseeable = [source.name for source in sources if source.foreseeable]
-        self._weighs = {source.name for source in sources if source.weighs}
+        self._sources = {source.name: source for source in sources}
         self._shared: dict[tuple[str, float], Shared] = {}
         self._last: list[Stream] = []
         self._expected_s: dict[str, float] = {}
@@ -216,6 +231,10 @@ class MeasuredPolicy:
                 priced.credit_s += _PROBE_SHARE * self._share_s(round)
                 continue
             survival = notes.survivals[name]
+            if priced.source.branches:
+                path = range(round.accepted) if round.path is None else round.path
+                survival.learn_places(path, round.proposed)
+                continue
             survival.learn(0, round.accepted, min(round.proposed, round.accepted + 1))
             if round.accepted == round.proposed < round.limit and not stream.finished:
                 survival.miss(round.accepted)
@@ -246,7 +265,11 @@ class MeasuredPolicy:
     def _prior(self, name: str, temperature: float) -> Shared:
         key = name, temperature
         if key not in self._shared:
-            self._shared[key] = Shared(weighs=name in self._weighs)
+            source = self._sources[name]
+            prior = None if source.prior is None else prior_of(source.prior)
+            if prior is None and source.branches and not source.foreseeable:
+                prior = prior_by_place()
+            self._shared[key] = Shared(weighs=source.weighs, prior=prior)
         return self._shared[key]
 
     def _options(self, stream: Stream, notes: _Notes) -> list[_Option]:
@@ -257,15 +280,15 @@ class MeasuredPolicy:
             priced = self._priced.get(name)
             if priced is not None:
                 if most > 0:
-                    options.append((name, survival_of(survival.steps(0, most))))
+                    by_place = priced.source.branches
+                    steps = survival.steps(0, most)
+                    options.append((name, falling(steps) if by_place else survival_of(steps)))
                 continue
             preview = stream.preview(name, self._most)
-            tokens, evidence = preview
-            if tokens:
+            if preview.tokens:
                 notes.previews.append((survival, preview))
                 if most > 0:
-                    steps = survival.steps(evidence, min(most, len(tokens)))
-                    options.append((name, survival_of(steps)))
+                    options.append((name, survival.ahead(preview, most)))
         return options
 
     # What is worth asking.
@@ -289,7 +312,9 @@ class MeasuredPolicy:
         best_rate, best = least, _PLAIN
         for name, survival in options:
             first_s, step_s = self._draft_s(name, [stream], 1)
-            rate, limit = for_one(survival, round_s, first_s[1], step_s[1])
+            priced = self._priced.get(name)
+            most = None if priced is None else priced.source.forwards
+            rate, limit = for_one(survival, round_s, first_s[1], step_s[1], most)
             if rate > best_rate:
                 best_rate, best = rate, Choice(name, limit)
         return best
@@ -312,7 +337,8 @@ class MeasuredPolicy:
             asked = [s for s, chosen in zip(streams, named, strict=True) if chosen == name]
             if asked:
                 first_s, step_s = self._draft_s(name, asked, len(streams))
-                plan = for_drafted_batch(mixed, round_s, first_s, step_s)
+                forwards = self._priced[name].source.forwards
+                plan = for_drafted_batch(mixed, round_s, first_s, step_s, forwards)
                 if plan.rate > best_rate:
                     best_rate, choices = plan.rate, _choices(named, plan.limits)
         return choices

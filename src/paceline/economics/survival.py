@@ -29,6 +29,9 @@ _REQUEST_KEEP, _SHARED_KEEP = 0.98, 0.995  # forgetting, per observation of a ce
 _SHARED_WEIGHT, _PRIOR_WEIGHT = 4.0, 8.0
 _CAUTION = 0.5  # standard errors
 
+NEGLIGIBLE = 0.01
+"""Tokens that come to be accepted more seldom than this are not planned for."""
+
 
 def prior_by_evidence() -> np.ndarray:
     """Chance that the next token is right after a match of ℓ tokens, before anything was counted:
@@ -40,6 +43,17 @@ def prior_by_evidence() -> np.ndarray:
 def prior_by_position(chance: float = 0.7) -> np.ndarray:
     """The same chance everywhere: what is assumed of a model draft nobody has seen at work."""
     return np.full(len(_EDGES), chance)
+
+
+def prior_by_place() -> np.ndarray:
+    """What is assumed of the n-th token of a model's tree, whatever hangs above it: that 0.6 of the
+    first ones are accepted, and ever fewer of those that its draft held less likely."""
+    return np.asarray([0.6 * (1 + edge) ** -0.8 for edge in _EDGES])
+
+
+def prior_of(chances: Sequence[float]) -> np.ndarray:
+    """A draft's own: entry e is the chance at evidence e, the last one holds beyond."""
+    return np.asarray([chances[min(edge, len(chances) - 1)] for edge in _EDGES])
 
 
 class Shared:
@@ -91,6 +105,21 @@ class Survival:
         start = (evidence if evidence < _LAST else _LAST) if self.shared.weighs else 0
         return self._by_start[start : start + count]
 
+    def ahead(self, preview: Preview, most: int) -> list[float]:
+        """Entry i: chance that token i of a preview will be accepted, which takes that those before
+        it on its path are. It never rises: of a tree's tokens the first ones are meant to be the
+        likeliest, and where counting says otherwise the later ones are taken for no likelier."""
+        count = min(most, len(preview.tokens), MOST)
+        if preview.each is None and preview.parents is None:
+            return survival_of(self.steps(preview.evidence, count))
+        steps = [self._by_start[start] for start in _starts(preview)[:count]]
+        if preview.parents is None:
+            return survival_of(steps)
+        reached: list[float] = []
+        for step, parent in zip(steps, preview.parents, strict=False):
+            reached.append(step * (reached[parent] if parent >= 0 else 1.0))
+        return falling(reached)
+
     def chances(self, evidence: int, count: int) -> np.ndarray:
         """Entry i: chance that tokens 0…i are all accepted; `count` of them, at most MOST."""
         return np.cumprod(self.steps(evidence, count))
@@ -104,6 +133,16 @@ class Survival:
         self.judged += judged
         self.accepted += right
 
+    def learn_places(self, path: Sequence[int], count: int) -> None:
+        """A tree of `count` tokens was judged, and those at the places of `path` were accepted. For
+        drafts that offer trees and have to be asked: entry i of `steps` is then the chance that
+        token i is accepted at all, not that it is after those before it."""
+        accepted = set(path)
+        for place in range(min(count, MOST)):
+            self._count(_CELLS[place], 1.0 if place in accepted else 0.0)
+        self.judged += count
+        self.accepted += len(accepted)
+
     def miss(self, position: int) -> None:
         """The source was asked for a token at this position and had none. That is this request's
         affair: the next one may be within its context again."""
@@ -112,12 +151,31 @@ class Survival:
     def judge(self, preview: Preview, committed: Sequence[int]) -> None:
         """Learn from what a source would have offered before these tokens were committed, asked
         or not. The first wrong token is the last one judged."""
-        tokens, evidence = preview
+        if preview.each is not None or preview.parents is not None:
+            self._judge_each(preview, committed)
+            return
+        tokens, evidence = preview.tokens, preview.evidence
         right = 0
         judged = min(len(tokens), len(committed))
         while right < judged and tokens[right] == committed[right]:
             right += 1
         self.learn(evidence, right, min(judged, right + 1))
+
+    def _judge_each(self, preview: Preview, committed: Sequence[int]) -> None:
+        """The same where every token has evidence of its own, or there are branches: all children
+        of a right token were judged, and at most one of them is right."""
+        tokens, starts = preview.tokens, _starts(preview)
+        parents = preview.parents or range(-1, len(tokens) - 1)
+        node: int | None = -1
+        for true in committed:
+            children = [index for index, parent in enumerate(parents) if parent == node]
+            node = next((index for index in children if tokens[index] == true), None)
+            for index in children:
+                self._count(_CELLS[starts[index]], 1.0 if index == node else 0.0)
+            self.judged += len(children)
+            if node is None:
+                return
+            self.accepted += 1
 
     def _count(self, cell: int, right: float, *, shared: bool = True) -> None:
         if shared:
@@ -127,6 +185,41 @@ class Survival:
         chance = (found + _SHARED_WEIGHT * self.shared.chance(cell)) / (judged + _SHARED_WEIGHT)
         start, end = _EDGES[cell], _ENDS[cell]
         self._by_start[start:end] = [_cautious(chance, judged)] * (end - start)
+
+
+def falling(chances: Sequence[float]) -> list[float]:
+    """Chances that rise nowhere: later entries are taken for no likelier than earlier ones."""
+    found: list[float] = []
+    for chance in chances:
+        if chance < NEGLIGIBLE:
+            break
+        found.append(min(chance, found[-1]) if found else chance)
+    return found
+
+
+def survival_of(steps: Sequence[float]) -> list[float]:
+    """From the chances of each token, given those before it, to those of all up to it."""
+    found, chance = [], 1.0
+    for step in steps:
+        chance *= step
+        if chance < NEGLIGIBLE:
+            break
+        found.append(chance)
+    return found
+
+
+def _starts(preview: Preview) -> list[int]:
+    """Where in the table each token of a preview stands."""
+    if preview.each is not None:
+        return [min(evidence, _LAST) for evidence in preview.each]
+    return [min(preview.evidence + depth, _LAST) for depth in _depths(preview.parents or ())]
+
+
+def _depths(parents: Sequence[int]) -> list[int]:
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(depths[parent] + 1 if parent >= 0 else 0)
+    return depths
 
 
 def _cautious(chance: float, judged: float) -> float:

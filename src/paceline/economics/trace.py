@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +19,7 @@ from paceline.types import Round
 KIND = "paceline rounds"
 _LISTS = ("evidence", "right", "offered", "unwatched")
 _ROUND_FIELDS = {field.name for field in fields(Round)}
+_NEEDED = {field.name for field in fields(Round) if field.default is MISSING}
 _CURE = "`paceline bench … --record FILE` writes such a file."
 
 Known = tuple[int | None, ...]
@@ -232,11 +233,16 @@ def _source(row: Any, name: str, output: int) -> SourceTrace:
 
 
 def _round(row: Any) -> Round:
-    if not isinstance(row, dict) or row.keys() != _ROUND_FIELDS:
+    if not isinstance(row, dict) or not _NEEDED <= row.keys() <= _ROUND_FIELDS:
         raise ValueError("a round lacks fields, or has others")
     for name, value in row.items():
         if name.endswith("_s") and not isinstance(value, int | float):
             raise ValueError(f"{name} of a round is {value!r}")
         if name in ("proposed", "accepted", "emitted", "limit", "width", "batch", "context"):
             _whole(value, name)
+    path = row.get("path")
+    if path is not None:
+        for index in path:
+            _whole(index, "path")
+        row = row | {"path": tuple(path)}
     return Round(**row)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from paceline.engines.tokenizer import Tokenizer
-from paceline.errors import ModelError, PromptError
-from paceline.types import Array
+from paceline.errors import ModelError, PromptError, SettingError
+from paceline.types import Array, checked_parents, is_chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +36,40 @@ class Sequence(abc.ABC):
     """The state of one sequence inside an engine.
 
     tokens    the tokens whose state is held, in order. Read it; only the engine changes it.
+    branch    the length at which a scored tree begins, None while a plain sequence is held. The
+              tokens from there on are the tree's; nothing is scored behind them before a rewind.
     """
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.branch: int | None = None
         self.closed = False
 
     @property
     def length(self) -> int:
         return len(self.tokens)
 
-    def rewind(self, length: int) -> None:
+    def rewind(self, length: int, path: AbstractSequence[int] = ()) -> None:
         """Forget all tokens from index `length` on. The next scores are those of a sequence that
-        never held them. Raises ValueError if fewer tokens are held."""
+        never held them. Raises ValueError if fewer tokens are held.
+
+        path    of a scored tree, which begins at `length`: the tokens to keep after all, by their
+                indices in the tree, each the child of the one before it
+        """
         if not 0 <= length <= self.length:
             raise ValueError(f"can't rewind to {length}: {self.length} tokens are held")
-        if length < self.length:
+        if self.branch is not None and (length > self.branch or (path and length != self.branch)):
+            raise ValueError(f"can't rewind to {length}: a tree begins at {self.branch}")
+        if path:
+            if self.branch is None:
+                raise ValueError("a path is of a tree, and none is held")
+            kept = [self.tokens[length + index] for index in path]
+            self._keep(length, path)
+            self.tokens[length:] = kept
+        elif length < self.length:
             self._rewind(length)
             del self.tokens[length:]
+        self.branch = None
 
     def close(self) -> None:
         """Give the room back to the engine. Closing twice does nothing."""
@@ -62,12 +78,21 @@ class Sequence(abc.ABC):
             self._close()
             self.tokens = []
 
-    @abc.abstractmethod
     def fork(self) -> Sequence:
         """A new sequence that holds the same tokens and goes its own way."""
+        if self.branch is not None:
+            raise ValueError("the sequence holds a tree: rewind it first")
+        return self._fork()
+
+    @abc.abstractmethod
+    def _fork(self) -> Sequence: ...
 
     @abc.abstractmethod
     def _rewind(self, length: int) -> None: ...
+
+    def _keep(self, length: int, path: AbstractSequence[int]) -> None:
+        """Hold the first `length` tokens and those of a path. For engines that score trees."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def _close(self) -> None: ...
@@ -76,11 +101,26 @@ class Sequence(abc.ABC):
 @dataclass(frozen=True, slots=True)
 class Job:
     """Tokens to feed to one sequence, and for how many of the last of them a row of logits is
-    wanted (at least 1, at most all)."""
+    wanted (at least 1, at most all).
+
+    parents    the last of the tokens are a tree: for each of them the index of its parent in the
+               tree, -1 for the last token before it. A row of a tree's token depends on those on
+               its path alone. None, or a chain, is no tree.
+    """
 
     sequence: Sequence
     tokens: AbstractSequence[int]
     rows: int = 1
+    parents: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.parents is not None and is_chain(self.parents):
+            object.__setattr__(self, "parents", None)
+
+    @property
+    def trunk(self) -> int:
+        """How many of the tokens come before the tree."""
+        return len(self.tokens) - len(self.parents or ())
 
 
 class Engine(abc.ABC):
@@ -126,6 +166,8 @@ class Engine(abc.ABC):
             raise ValueError("a sequence may appear once in a forward")
         logits = self._score(jobs)
         for job in jobs:
+            if job.parents is not None:
+                job.sequence.branch = job.sequence.length + job.trunk
             job.sequence.tokens.extend(job.tokens)
         return logits
 
@@ -134,6 +176,10 @@ class Engine(abc.ABC):
             raise ValueError("the sequence is closed")
         if not 1 <= job.rows <= len(job.tokens):
             raise ValueError(f"{job.rows} rows wanted of {len(job.tokens)} tokens")
+        if job.sequence.branch is not None:
+            raise ValueError("the sequence holds a tree: rewind it first")
+        if job.parents is not None:
+            self._check_tree(job)
         total = job.sequence.length + len(job.tokens)
         if total > self.capabilities.context_size:
             raise PromptError(
@@ -147,6 +193,17 @@ class Engine(abc.ABC):
                 f"{self.vocabulary_size}.",
                 "Use this model's own tokenizer.",
             )
+
+    def _check_tree(self, job: Job) -> None:
+        if not self.capabilities.trees:
+            raise SettingError(
+                f"The engine {self.name} can't score a tree with {self.model}.",
+                "Use a draft that offers chains.",
+            )
+        assert job.parents is not None
+        checked_parents(job.parents)
+        if job.sequence.length + job.trunk < 1:
+            raise ValueError("a tree has no token before it")
 
     @abc.abstractmethod
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as AbstractSequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from paceline.engines.llamacpp_load import (
 from paceline.engines.llamacpp_threads import default_threads
 from paceline.engines.llamacpp_tokenizer import LlamaCppTokenizer
 from paceline.errors import ModelError, SettingError
-from paceline.types import Array
+from paceline.types import Array, path_of
 
 
 class LlamaCppSequence(Sequence):
@@ -35,7 +36,7 @@ class LlamaCppSequence(Sequence):
         self.engine = engine
         self.slot = slot
 
-    def fork(self) -> LlamaCppSequence:
+    def _fork(self) -> LlamaCppSequence:
         twin = self.engine.open()
         try:
             self.engine.copy(self.slot, twin.slot, self.length)
@@ -46,9 +47,14 @@ class LlamaCppSequence(Sequence):
         return twin
 
     def _rewind(self, length: int) -> None:
+        self.engine.forget_tree(self.slot)
         self.engine.truncate(self.slot, length)
 
+    def _keep(self, length: int, path: AbstractSequence[int]) -> None:
+        self.engine.keep_branch(self.slot, length, path)
+
     def _close(self) -> None:
+        self.engine.forget_tree(self.slot)
         self.engine.release(self.slot)
 
 
@@ -69,13 +75,18 @@ class LlamaCppEngine(Engine):
         self.tokenizer = LlamaCppTokenizer(model, label)
         self.vocabulary_size = self.tokenizer.size
         self.capabilities = Capabilities(
-            context_size=context.context_size, max_sequences=context.max_sequences
+            context_size=context.context_size,
+            max_sequences=context.max_sequences,
+            trees=context.branch_ids > 0,
         )
         self._facts = _facts(model, context, label)
         self._context = context.pointer
         self._memory = llama_cpp.llama_get_memory(context.pointer)
         self._ids = context.ids_per_sequence
         self._batch = Batch(BATCH_TOKENS, self._ids)
+        first = context.max_sequences * self._ids
+        self._branch_ids = [*range(first, first + context.branch_ids)]
+        self._trees: dict[int, Tree] = {}  # by slot, the trees that are held
         self._views: dict[tuple[int, int], Array] = {}  # making one takes longer than finding it
         self._free_slots = list(range(context.max_sequences))
         self._free = weakref.finalize(self, _free, context.pointer, model)
@@ -127,9 +138,13 @@ class LlamaCppEngine(Engine):
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
         self._check_open()
         try:
-            rows = self._decode(_spans(jobs), sum(job.rows for job in jobs))
+            for job in jobs:
+                if job.parents is not None:
+                    self._begin_tree(job)
+            rows = self._decode(_spans(jobs, self._trees), sum(job.rows for job in jobs))
         except BaseException:  # an interrupt between two decodes too
             for job in jobs:
+                self.forget_tree(_slot(job))
                 self.truncate(_slot(job), job.sequence.length)
             raise
         logits, first = [], 0
@@ -169,9 +184,36 @@ class LlamaCppEngine(Engine):
         buffer: Any = (ctypes.c_float * (rows * self.vocabulary_size)).from_address(first)
         return np.frombuffer(buffer, np.float32).reshape(rows, self.vocabulary_size)
 
+    def _begin_tree(self, job: Job) -> None:
+        """Give each branch an id of its own, under which the trunk is held too."""
+        assert job.parents is not None
+        slot = _slot(job)
+        self._trees[slot] = tree = Tree(job.parents, self._branch_ids)
+        [first, *_] = self.numbers(slot)
+        for number in tree.leaves.values():
+            llama_cpp.llama_memory_seq_cp(self._memory, first, number, -1, -1)
+
+    def keep_branch(self, slot: int, length: int, path: AbstractSequence[int]) -> None:
+        """Hold the first `length` tokens and those on a tree's path, and forget its other
+        branches."""
+        number = self._trees[slot].ids[path[-1]][0]
+        for own in self.numbers(slot):
+            llama_cpp.llama_memory_seq_cp(self._memory, number, own, length, length + len(path))
+        self.forget_tree(slot)
+        self._check_held(slot, length + len(path))
+
+    def forget_tree(self, slot: int) -> None:
+        """Forget the branches of a tree, if the slot holds one."""
+        tree = self._trees.pop(slot, None)
+        if tree is None or not self._free.alive:
+            return
+        for number in tree.leaves.values():
+            llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
+            self._branch_ids.append(number)
+
     def truncate(self, slot: int, length: int) -> None:
         """Take a sequence's tokens from index `length` on out of the cache."""
-        for number in self._numbers(slot):
+        for number in self.numbers(slot):
             if not llama_cpp.llama_memory_seq_rm(self._memory, number, length, -1):
                 raise ModelError(
                     f"llama.cpp could not rewind {self.model} to {length} tokens.",
@@ -181,15 +223,15 @@ class LlamaCppEngine(Engine):
 
     def copy(self, source: int, slot: int, length: int) -> None:
         """Let the empty sequence `slot` hold the `length` tokens of `source` too."""
-        [first, *_] = self._numbers(source)
-        for number in self._numbers(slot):
+        [first, *_] = self.numbers(source)
+        for number in self.numbers(slot):
             llama_cpp.llama_memory_seq_cp(self._memory, first, number, -1, -1)
         self._check_held(slot, length)
 
     def _check_held(self, slot: int, length: int) -> None:
         """Some models forget or can't copy without saying so; what is held then doesn't reach
         from the first token to the last."""
-        for number in self._numbers(slot):
+        for number in self.numbers(slot):
             oldest = llama_cpp.llama_memory_seq_pos_min(self._memory, number)
             newest = llama_cpp.llama_memory_seq_pos_max(self._memory, number)
             if (oldest, newest) != ((0, length - 1) if length else (-1, -1)):
@@ -198,7 +240,7 @@ class LlamaCppEngine(Engine):
                     f"{self.model} can't be rewound with this llama.cpp: choose another model.",
                 )
 
-    def _numbers(self, slot: int) -> range:
+    def numbers(self, slot: int) -> range:
         """The ids under which llama.cpp knows a sequence."""
         self._check_open()
         return range(slot * self._ids, (slot + 1) * self._ids)
@@ -221,16 +263,58 @@ class LlamaCppEngine(Engine):
             raise ValueError("the engine is closed")
 
 
-def _spans(jobs: AbstractSequence[Job]) -> list[Span]:
+class Tree:
+    """A tree as llama.cpp can hold it: a branch for each leaf, every token in all branches that
+    pass through it.
+
+    leaves    the id of each leaf's branch
+    ids       of each token, those of the branches through it
+    """
+
+    def __init__(self, parents: tuple[int, ...], free: list[int]) -> None:
+        inner = set(parents)
+        ends = [index for index in range(len(parents)) if index not in inner]
+        if len(ends) > len(free):
+            raise ModelError(
+                f"A tree of {len(ends)} branches is more than the {len(free)} that are free.",
+                "Offer smaller trees, or decode fewer sequences at once.",
+            )
+        self.leaves = {end: free.pop() for end in ends}
+        through: list[list[int]] = [[] for _ in parents]
+        for end, number in self.leaves.items():
+            for index in path_of(parents, end):
+                through[index].append(number)
+        self.ids = [tuple(numbers) for numbers in through]
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        self.depths = depths
+
+
+def _spans(jobs: AbstractSequence[Job], trees: Mapping[int, Tree]) -> list[Span]:
     """First all tokens without rows, then all with: however long the prompts are, the rows then
     come from the last decode, and stay where llama.cpp wrote them."""
-    heads, tails = [], []
+    heads: list[Span] = []
+    tails: list[Span] = []
     for job in jobs:
-        start, silent = job.sequence.length, len(job.tokens) - job.rows
-        if silent:
-            heads.append(Span(_slot(job), start, job.tokens[:silent], output=False))
-        tails.append(Span(_slot(job), start + silent, job.tokens[silent:], output=True))
+        for span in _job_spans(job, trees.get(_slot(job))):
+            (tails if span.output else heads).append(span)
     return heads + tails
+
+
+def _job_spans(job: Job, tree: Tree | None) -> Iterator[Span]:
+    slot, start = _slot(job), job.sequence.length
+    silent, trunk, ids = len(job.tokens) - job.rows, job.trunk, None
+    if tree is not None:
+        own = job.sequence.engine.numbers(slot)  # type: ignore[attr-defined]
+        ids = (*own, *tree.leaves.values())
+    for first, end, output in ((0, min(silent, trunk), False), (silent, trunk, True)):
+        if first < end:
+            yield Span(slot, start + first, job.tokens[first:end], output, ids)
+    for index, token in enumerate(job.tokens[trunk:] if tree is not None else ()):
+        assert tree is not None
+        position = start + trunk + tree.depths[index]
+        yield Span(slot, position, [token], trunk + index >= silent, tree.ids[index])
 
 
 def _slot(job: Job) -> int:

@@ -12,12 +12,16 @@ from paceline.engines.llamacpp_library import llama_cpp
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive tokens of a sequence from `position` on; `output` asks for their logits."""
+    """Consecutive tokens of a sequence from `position` on; `output` asks for their logits.
+
+    ids    under which llama.cpp shall know them; None are the sequence's own
+    """
 
     slot: int
     position: int
     tokens: AbstractSequence[int]
     output: bool
+    ids: tuple[int, ...] | None = None
 
 
 class Batch:
@@ -37,8 +41,9 @@ class Batch:
         self._outputs = (ctypes.c_int8 * size)()
         pointer = ctypes.POINTER(ctypes.c_int32)
         first, step = ctypes.addressof(self._ids), ids * ctypes.sizeof(ctypes.c_int32)
-        rows = [ctypes.cast(first + step * number, pointer) for number in range(size)]
-        self._rows = (pointer * size)(*rows)
+        self._own_rows = [ctypes.cast(first + step * number, pointer) for number in range(size)]
+        self._rows = (pointer * size)(*self._own_rows)
+        self._other: dict[int, ctypes.Array[ctypes.c_int32]] = {}  # ids that are not the slot's own
         self.struct = llama_cpp.llama_batch(
             token=self._tokens,
             pos=self._positions,
@@ -70,6 +75,22 @@ class Batch:
         end, ids, start = at + count, self._id_count, span.position + first
         self._tokens[at:end] = [*map(int, span.tokens[first : first + count])]
         self._positions[at:end] = [*range(start, start + count)]
-        own = [*range(span.slot * ids, (span.slot + 1) * ids)]
-        self._ids[at * ids : end * ids] = own * count
         self._outputs[at:end] = [span.output] * count
+        if self._other:
+            self._restore(at, end)
+        if span.ids is None:
+            own = [*range(span.slot * ids, (span.slot + 1) * ids)]
+            self._ids[at * ids : end * ids] = own * count
+            return
+        shared = (ctypes.c_int32 * len(span.ids))(*span.ids)
+        for place in range(at, end):
+            self._other[place] = shared  # kept alive as long as the batch points to it
+            self._counts[place] = len(span.ids)
+            self._rows[place] = ctypes.cast(shared, ctypes.POINTER(ctypes.c_int32))
+
+    def _restore(self, at: int, end: int) -> None:
+        """Let places point to their own ids again."""
+        for place in range(at, end):
+            if self._other.pop(place, None) is not None:
+                self._counts[place] = self._id_count
+                self._rows[place] = self._own_rows[place]

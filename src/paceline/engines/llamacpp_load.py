@@ -21,6 +21,10 @@ FORWARD_TOKENS = 128
 cache grows with it; prompts are read as fast as with llama.cpp's 512, because 128 rows are
 already many more than it takes for arithmetic, not reading the weights, to set the pace."""
 
+BRANCHES = 32
+"""Branches of a tree for which each sequence has room. Each takes an id, of which llama.cpp has a
+few hundred; a model with a sliding window has none to spare (see `_ids`)."""
+
 _CELLS = 256
 _VOCABULARY_NONE = 0
 _MOST_THREADS = 512
@@ -39,10 +43,12 @@ class Context:
     """A llama.cpp context, and what it holds.
 
     ids_per_sequence    under how many ids llama.cpp knows each sequence (see `_ids`)
+    branch_ids          further ids, for the branches of trees; 0 where trees can't be scored
     """
 
     pointer: Any
     ids_per_sequence: int
+    branch_ids: int
     context_size: int
     max_sequences: int
     threads: int
@@ -127,13 +133,17 @@ def make_context(model: Any, context_size: int | None, max_sequences: int, threa
     context_size = min(trained, DEFAULT_CONTEXT) if context_size is None else context_size
     _check_range("context_size", context_size, trained, "the model was trained for")
     ids = _ids(model)
-    most = llama_cpp.llama_max_parallel_sequences() // ids
+    known = llama_cpp.llama_max_parallel_sequences()
+    most = known // ids
     _check_range("max_sequences", max_sequences, most, "this llama.cpp can hold")
     _check_range("threads", threads, _MOST_THREADS, "llama.cpp can start")
     cells = -(-context_size * max_sequences // _CELLS) * _CELLS
     _check_memory(model, cells, context_size, max_sequences)
     log.begin()
-    pointer = _new(model, cells, max_sequences * ids, threads, FORWARD_TOKENS)
+    branches = BRANCHES * max_sequences if ids == 1 else 0
+    if max_sequences * ids + branches > known:
+        branches = 0
+    pointer = _new(model, cells, max_sequences * ids + branches, threads, FORWARD_TOKENS)
     if not pointer:
         raise ModelError(
             f"No context for {max_sequences} x {context_size} tokens: {log.reason()}.",
@@ -145,7 +155,7 @@ def make_context(model: Any, context_size: int | None, max_sequences: int, threa
             "This model keeps no state between forwards.", "Choose a decoder with attention only."
         )
     size, window = log.cache_bytes(), _window(model, cells, max_sequences)
-    return Context(pointer, ids, context_size, max_sequences, threads, size, window)
+    return Context(pointer, ids, branches, context_size, max_sequences, threads, size, window)
 
 
 def _ids(model: Any) -> int:

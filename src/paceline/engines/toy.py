@@ -15,7 +15,7 @@ import numpy as np
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
 from paceline.engines.tokenizer import Message, Tokenizer
 from paceline.errors import SettingError
-from paceline.types import Array
+from paceline.types import Array, path_of
 
 Table = Mapping[tuple[int, ...], AbstractSequence[float]]
 """Logits by the last tokens: looked up under the longest suffix of the context that is a key
@@ -53,7 +53,7 @@ class ToySequence(Sequence):
         super().__init__()
         self._engine = engine
 
-    def fork(self) -> ToySequence:
+    def _fork(self) -> ToySequence:
         twin = self._engine.open()
         twin.tokens = list(self.tokens)
         return twin
@@ -61,8 +61,26 @@ class ToySequence(Sequence):
     def _rewind(self, length: int) -> None:
         pass
 
+    def _keep(self, length: int, path: AbstractSequence[int]) -> None:
+        pass
+
     def _close(self) -> None:
         self._engine.sequences_open -= 1
+
+
+def _contexts(job: Job, context: list[int]) -> list[list[int]]:
+    """What each wanted row of a job stands after."""
+    first = len(context) - job.rows
+    branch = len(context) if job.parents is None else len(context) - len(job.parents)
+    found = []
+    for place in range(first, len(context)):
+        if place < branch:
+            found.append(context[: place + 1])
+        else:
+            assert job.parents is not None
+            path = path_of(job.parents, place - branch)
+            found.append(context[:branch] + [context[branch + index] for index in path])
+    return found
 
 
 class ToyEngine(Engine):
@@ -74,6 +92,7 @@ class ToyEngine(Engine):
     sharpness          without a table: standard deviation of the logits
     seed               without a table: which pseudo-random model this is
     end_tokens         ids that end an answer
+    trees              whether it says that it can score trees
     jitter             adds this much width-dependent noise to the logits, as real engines' kernels
                        do; 0 is the exact engine
     """
@@ -94,10 +113,13 @@ class ToyEngine(Engine):
         context_size: int = 512,
         max_sequences: int = 64,
         jitter: float = 0.0,
+        trees: bool = True,
     ) -> None:
         self.model = f"toy:{seed}"
         self.vocabulary_size = vocabulary_size
-        self.capabilities = Capabilities(context_size=context_size, max_sequences=max_sequences)
+        self.capabilities = Capabilities(
+            context_size=context_size, max_sequences=max_sequences, trees=trees
+        )
         self.tokenizer = ToyTokenizer(
             alphabet[:vocabulary_size], vocabulary_size, frozenset(end_tokens)
         )
@@ -142,8 +164,7 @@ class ToyEngine(Engine):
         scored = []
         for job in jobs:
             context = [*job.sequence.tokens, *job.tokens]
-            ends = range(len(context) - job.rows + 1, len(context) + 1)
-            rows = np.stack([self.logits(context[:end]) for end in ends])
+            rows = np.stack([self.logits(before) for before in _contexts(job, context)])
             if self._jitter and len(job.tokens) > 1:
                 noise = np.random.default_rng(len(context)).standard_normal(rows.shape)
                 rows = rows + (self._jitter * noise).astype(np.float32)

@@ -6,7 +6,7 @@ them apart (see `transformers_cache`). A sequence is a slot of one cache made wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
-from paceline.engines.transformers_cache import KeyValueCache, Piece, Plan
+from paceline.engines.transformers_cache import Branches, KeyValueCache, Piece, Plan
 from paceline.engines.transformers_load import Loaded, load_model, readable
 from paceline.engines.transformers_tokenizer import TransformersTokenizer
 from paceline.engines.transformers_trial import Trial, run, try_out
@@ -35,7 +35,7 @@ class TransformersSequence(Sequence):
         self._engine = engine
         self.slot = slot
 
-    def fork(self) -> TransformersSequence:
+    def _fork(self) -> TransformersSequence:
         twin = self._engine.open()
         with torch.inference_mode():
             self._engine.cache.copy(self.slot, twin.slot, self.length)
@@ -44,6 +44,10 @@ class TransformersSequence(Sequence):
 
     def _rewind(self, length: int) -> None:
         """Nothing to do: what lies behind a sequence's length is overwritten, never read."""
+
+    def _keep(self, length: int, path: AbstractSequence[int]) -> None:
+        with torch.inference_mode():
+            self._engine.cache.gather(self.slot, length, path)
 
     def _close(self) -> None:
         self._engine.free_slots.append(self.slot)
@@ -79,7 +83,9 @@ class TransformersEngine(Engine):
         self.model = target
         self._loaded, self._model = loaded, loaded.model
         self.vocabulary_size = self._model.get_output_embeddings().weight.shape[0]
-        self.capabilities = Capabilities(context_size=context_size, max_sequences=max_sequences)
+        self.capabilities = Capabilities(
+            context_size=context_size, max_sequences=max_sequences, trees=True
+        )
         generation = getattr(self._model, "generation_config", None)
         self.tokenizer = TransformersTokenizer(
             loaded.tokenizer, listed(getattr(generation, "eos_token_id", None))
@@ -117,6 +123,20 @@ class TransformersEngine(Engine):
         engine.place = place.absolute() if place.exists() else None
         return engine
 
+    @property
+    def module(self) -> Any:
+        """The torch module, for what runs parts of it."""
+        return self._model
+
+    @property
+    def dtype(self) -> str:
+        return self._loaded.dtype
+
+    @property
+    def windows(self) -> Mapping[int, int]:
+        """Most tokens a row sees, by layer; 0: all."""
+        return self._trial.windows
+
     def open(self) -> TransformersSequence:
         if not self.free_slots:
             raise too_many_sequences(self.capabilities.max_sequences)
@@ -146,7 +166,11 @@ class TransformersEngine(Engine):
         for part in parts:
             job = jobs[part.number]
             sequence: Any = job.sequence
-            pieces.append(Piece(sequence.slot, sequence.length + part.first, part.count))
+            start, base = sequence.length + part.first, sequence.length + job.trunk
+            tree = None
+            if job.parents is not None and start + part.count > base:
+                tree = Branches(base, job.parents)
+            pieces.append(Piece(sequence.slot, start, part.count, tree))
             tokens.extend(job.tokens[part.first : part.first + part.count])
         return run(self._model, Plan(self.cache, pieces, self._trial.windows), tokens, kept(parts))
 

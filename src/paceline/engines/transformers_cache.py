@@ -26,6 +26,33 @@ FOLDED_ROWS = 256
 are then read once for all of them. Beyond it the mask would grow by that factor for no gain."""
 
 
+class Branches:
+    """A tree at the end of a sequence. Its tokens lie one behind the other in the cache; each has
+    the position that its depth gives it, and sees the tree's tokens on its own path only.
+
+    base       the place of the tree's first token, which is the length of the trunk
+    parents    as in a proposal
+    """
+
+    def __init__(self, base: int, parents: Sequence[int]) -> None:
+        self.base, self.parents = base, parents
+        self.depths: list[int] = []
+        for parent in parents:
+            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
+
+    def position(self, place: int) -> int:
+        return place if place < self.base else self.base + self.depths[place - self.base]
+
+    def seen(self) -> list[list[bool]]:
+        """Per token of the tree which of its tokens are on its path, itself included."""
+        rows: list[list[bool]] = []
+        for index, parent in enumerate(self.parents):
+            row = list(rows[parent]) if parent >= 0 else [False] * len(self.parents)
+            row[index] = True
+            rows.append(row)
+        return rows
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Tokens of one sequence in a forward.
@@ -33,15 +60,21 @@ class Piece:
     slot     where the sequence lives in the cache
     start    how many of its tokens are held there
     count    tokens fed now
+    tree     if the last of them are a tree's
     """
 
     slot: int
     start: int
     count: int
+    tree: Branches | None = None
 
     @property
     def end(self) -> int:
         return self.start + self.count
+
+    def positions(self) -> list[int]:
+        places = range(self.start, self.end)
+        return [*places] if self.tree is None else [self.tree.position(at) for at in places]
 
 
 class KeyValueCache:
@@ -71,6 +104,18 @@ class KeyValueCache:
         for held in self._layers.values():
             for states in held:
                 states[:, :, write : write + length] = states[:, :, read : read + length]
+
+    def gather(self, slot: int, length: int, path: Sequence[int]) -> None:
+        """Move the tokens at places `length + path[i]` of a slot to `length + i`."""
+        start = next((i for i, index in enumerate(path) if index != i), len(path))
+        if start == len(path):
+            return
+        begin = slot * self.capacity + length
+        for held in self._layers.values():
+            for states in held:
+                places = torch.tensor([begin + index for index in path[start:]])
+                moved = states.index_select(2, places.to(states.device))
+                states.narrow(2, begin + start, len(path) - start).copy_(moved)
 
     def bytes_per_token(self) -> dict[int, int]:
         """Bytes that one token takes, by layer, of the layers written so far."""
@@ -102,7 +147,7 @@ class Plan:
 
     def tensors(self, tokens: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
         """Token ids and their positions, each of shape (1, tokens)."""
-        positions = [at for piece in self.pieces for at in range(piece.start, piece.end)]
+        positions = [at for piece in self.pieces for at in piece.positions()]
         if len(self.pieces) == 1:
             ids, places = torch.tensor([tokens, positions], device=device).unsqueeze(1)
             return ids, places
@@ -136,6 +181,13 @@ class Plan:
             rows = torch.arange(piece.start, piece.end, device=like.device).unsqueeze(1)
             keys = torch.arange(first_key(piece, window), piece.end, device=like.device)
             hidden = keys > rows
+            if piece.tree is not None:
+                first = first_key(piece, window)
+                _hide_other_branches(hidden, piece, piece.tree, first)
+                # A window counts positions, which are no places where branches lie side by side.
+                seen = [piece.tree.position(place) for place in range(first, piece.end)]
+                keys = torch.tensor(seen, device=like.device)
+                rows = keys[piece.start - first :].unsqueeze(1)
             if window:
                 hidden |= keys <= rows - window
             found = like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
@@ -161,7 +213,18 @@ KNOWN_ARGUMENTS = frozenset(
 
 def first_key(piece: Piece, window: int) -> int:
     """The first token that any row of a piece may look at."""
-    return max(0, piece.start - window + 1) if window else 0
+    first = piece.start if piece.tree is None else min(piece.start, piece.tree.base)
+    return max(0, first - window + 1) if window else 0
+
+
+def _hide_other_branches(hidden: Tensor, piece: Piece, tree: Branches, first: int) -> None:
+    """Hide from the rows of a tree what isn't on their paths. `hidden` has a row for each token of
+    the piece, and a column for each key from `first` on."""
+    trunk = max(0, tree.base - piece.start)
+    fed = range(piece.start + trunk - tree.base, piece.end - tree.base)
+    seen = torch.tensor(tree.seen()[fed.start : fed.stop], device=hidden.device)
+    columns = piece.end - tree.base
+    hidden[trunk:, tree.base - first :] = ~seen[:, :columns]
 
 
 def attention(
@@ -246,7 +309,8 @@ def _attend(
         mask = plan.mask(number, window, 1, query)
         out = _capped(query, keys, values, mask, scale, softcap)
     elif groups * rows <= FOLDED_ROWS:
-        mask = plan.mask(number, window, groups, query) if rows > 1 else None
+        alone = rows == 1 and piece.tree is None
+        mask = None if alone else plan.mask(number, window, groups, query)
         stacked = query.reshape(1, sharing, groups * rows, size)
         out = scaled_dot_product_attention(stacked, keys, values, attn_mask=mask, scale=scale)
         if rows == 1:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from paceline.engines import transformers_cache
-from paceline.engines.transformers_cache import KeyValueCache, Piece, Plan, Seen, Tensor
+from paceline.engines.transformers_cache import Branches, KeyValueCache, Piece, Plan, Seen, Tensor
 from paceline.engines.transformers_linear import quicken
 from paceline.engines.transformers_load import first_line
 from paceline.errors import ModelError
@@ -113,7 +113,9 @@ def _rewound(model: Any, cache: KeyValueCache, seen: Seen, texts: list[list[int]
     run(model, Plan(cache, pieces, seen=seen), first[:4] + other[:4] + second[:2], [9])
     pieces = [Piece(1, 2, 3), Piece(0, 4, 5)]
     rows = run(model, Plan(cache, pieces, seen=seen), second[2:5] + first[4:], [2, 6, 7])
-    last = run(model, Plan(cache, [Piece(0, 8, 1)], seen=seen), first[8:], 1)
+    # The last row once more, as a second branch.
+    fork = Piece(0, 8, 2, Branches(8, (-1, -1)))
+    last = run(model, Plan(cache, [fork], seen=seen), [other[4], first[8]], 1)
     return torch.cat((rows, last))
 
 

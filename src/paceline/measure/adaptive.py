@@ -55,7 +55,15 @@ def check_costs(costs: Costs, engine: Engine, drafts: Mapping[str, Draft], name:
 def sources(costs: Costs, drafts: Mapping[str, Draft]) -> list[Source]:
     """The drafts as a policy sees them."""
     return [
-        Source(name, draft.foreseeable, draft.weighs, costs.drafts.get(name))
+        Source(
+            name,
+            draft.foreseeable,
+            draft.weighs,
+            costs.drafts.get(name),
+            draft.prior,
+            draft.branches,
+            draft.forwards,
+        )
         for name, draft in drafts.items()
         if draft.name != "none"
     ]

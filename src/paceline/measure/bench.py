@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paceline.decode.figures import Figures, figures
-from paceline.decode.generate import Generation, decode
+from paceline.decode.generate import Generation, decode, fitting_verifier
 from paceline.decode.policy import Policy, fixed
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Draft
@@ -18,11 +18,10 @@ from paceline.engines.base import Engine
 from paceline.errors import PacelineError, SettingError
 from paceline.measure.divergence import Divergence, explain
 from paceline.measure.machine import machine_facts, peak_memory_bytes
-from paceline.measure.stats import Pair, Ratio, speed_ratio
+from paceline.measure.stats import Mean, Pair, Ratio, mean_per_token, speed_ratio
 from paceline.measure.workload import Workload, WorkloadPrompt
-from paceline.types import Request, Round, Sampling, StopConditions
+from paceline.types import Departure, Request, Round, Sampling, StopConditions
 from paceline.verify.base import Verifier
-from paceline.verify.chain import ChainVerifier
 
 PLAIN = "plain"
 
@@ -40,6 +39,21 @@ class Configuration:
     limit: int | None = 0
     verifier: Verifier | None = None
     policy: Callable[[], MeasuredPolicy] | None = None
+    chains_for_trees: bool = False
+
+    @property
+    def lossy(self) -> str | None:
+        """The verifier's name if it gives up the target's distribution."""
+        return self.verifier.name if self.verifier is not None and self.verifier.lossy else None
+
+    @property
+    def gives_up(self) -> str:
+        return self.verifier.gives_up if self.verifier is not None else ""
+
+    @property
+    def title(self) -> str:
+        """The name, marked if the verifier is lossy."""
+        return f"{self.name} (lossy)" if self.lossy else self.name
 
     def make_policy(self) -> Policy:
         if self.policy is not None:
@@ -101,9 +115,36 @@ class BenchResult:
             rounds.setdefault(run.prompt.id, []).extend(run.generation.rounds)
         return {name: figures(found) for name, found in rounds.items()}
 
+    def departure(self, configuration: str) -> DepartureMeans | None:
+        """How far a lossy verifier went from the target; None of an exact one, and of one that
+        can't tell."""
+        prompts: dict[str, list[Departure]] = {}
+        for run in self.runs_of(configuration):
+            if run.generation.departure is None:
+                return None
+            prompts.setdefault(run.prompt.id, []).extend(run.generation.departures)
+        return DepartureMeans.of(list(prompts.values()))
+
     @property
     def categories(self) -> list[str]:
         return list(dict.fromkeys(run.prompt.category for run in self.runs))
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureMeans:
+    """`Departures` of a whole bench, with intervals over prompts, repeats pooled."""
+
+    kl_nats_per_token: Mean
+    variation_per_token: Mean
+    largest_kl_nats: float
+
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[Departure]]) -> DepartureMeans | None:
+        kl = mean_per_token([(sum(d.kl_nats for d in each), len(each)) for each in prompts])
+        moved = mean_per_token([(sum(d.variation for d in each), len(each)) for each in prompts])
+        if kl is None or moved is None:
+            return None
+        return cls(kl, moved, max(d.kl_nats for each in prompts for d in each))
 
 
 def _pair(plain: Figures, drafted: Figures) -> Pair:
@@ -167,8 +208,13 @@ def _warm_up(engine: Engine, configurations: Sequence[Configuration], workload: 
 
 
 def _decoder(engine: Engine, configuration: Configuration, policy: Policy) -> Decoder:
-    verifier = configuration.verifier or ChainVerifier()
-    return Decoder(engine, configuration.drafts, verifier, policy)
+    return Decoder(
+        engine,
+        configuration.drafts,
+        configuration.verifier or fitting_verifier(configuration.drafts),
+        policy,
+        chains_for_trees=configuration.chains_for_trees,
+    )
 
 
 def _run_prompt(
@@ -262,11 +308,15 @@ def as_document(result: BenchResult) -> dict[str, Any]:
 
 def _configuration(result: BenchResult, configuration: Configuration) -> dict[str, Any]:
     name = configuration.name
+    far = result.departure(name)
     ratios = {category: result.ratio(name, category) for category in (None, *result.categories)}
     return {
         "name": name,
         "limit": "auto" if configuration.limit is None else configuration.limit,
         "verifier": configuration.verifier.name if configuration.verifier else None,
+        "exact": not configuration.lossy,
+        "gives_up": configuration.gives_up or None,
+        "departure": far and asdict(far),
         "drafts": {label: draft.facts() for label, draft in configuration.drafts.items()},
         "figures": figures(result.rounds_of(name)).as_json(),
         "times_plain": {key or "all": asdict(r) if r else None for key, r in ratios.items()},
@@ -284,6 +334,8 @@ def _run_document(run: Run) -> dict[str, Any]:
         "figures": run.figures.as_json(),
         "equal_to_plain": run.equal_to_plain,
         "divergence": asdict(run.divergence) if run.divergence else None,
+        "exact": run.generation.exact,
+        "departure": run.generation.departure and run.generation.departure.as_json(),
         "policy": run.account.as_json() if run.account else None,
         "text": run.generation.text,
     }

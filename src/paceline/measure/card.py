@@ -24,13 +24,14 @@ def card(result: BenchResult) -> str:
 
 def _headlines(result: BenchResult) -> list[str]:
     """One sentence a configuration, the fastest first."""
-    names = [c.name for c in result.configurations if c.name != PLAIN]
-    rated = [(ratio, name) for name in names if (ratio := result.ratio(name)) is not None]
+    drafted = [c for c in result.configurations if c.name != PLAIN]
+    rated = [(ratio, c.title) for c in drafted if (ratio := result.ratio(c.name)) is not None]
     if not rated:
         return ["Nothing was measured in both plain and drafted decoding."]
     rated.sort(key=lambda pair: -pair[0].value)
     return [
-        f"{name}: {_verdict(ratio)} plain decoding ({_interval(ratio)})." for ratio, name in rated
+        f"{title}: {_verdict(ratio)} plain decoding ({_interval(ratio.low, ratio.high)})."
+        for ratio, title in rated
     ]
 
 
@@ -44,16 +45,16 @@ def _verdict(ratio: Ratio) -> str:
     return f"no clear difference, {ratio.value:.2f} times as fast as"
 
 
-def _interval(ratio: Ratio) -> str:
-    if ratio.low is None or ratio.high is None:
+def _interval(low: float | None, high: float | None, form: str = ".2f") -> str:
+    if low is None or high is None:
         return "one prompt: no interval"
-    return f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+    return f"95 % interval {low:{form}} to {high:{form}}"
 
 
 def _table(result: BenchResult) -> list[str]:
     """Milliseconds per token and times plain: a row a category, a column a configuration."""
     names = [c.name for c in result.configurations]
-    rows = [["ms per token (times plain)", *names]]
+    rows = [["ms per token (times plain)", *(c.title for c in result.configurations)]]
     for category in [*result.categories, None]:
         cells = [_cell(result, name, category) for name in names]
         rows.append([category or "all prompts", *cells])
@@ -81,14 +82,32 @@ def _cell(result: BenchResult, name: str, category: str | None) -> str:
 def _details(result: BenchResult, configuration: Configuration) -> list[str]:
     name = configuration.name
     pooled = figures(result.rounds_of(name))
-    lines = [name]
+    lines = [configuration.title, *_lossy_lines(result, configuration)]
     if pooled.tokens_per_round is not None:
         lines += _figure_lines(pooled)
     accounts = [run.account for run in result.runs_of(name) if run.account is not None]
     if accounts:
         lines.append(f"  policy: {sum(accounts, Account()).sentence()} by its costs")
-    lines += [f"  {sentence}" for sentence in _equality(result.runs_of(name))]
+    exact = not configuration.lossy
+    lines += [f"  {sentence}" for sentence in _equality(result.runs_of(name), exact)]
     return lines
+
+
+def _lossy_lines(result: BenchResult, configuration: Configuration) -> list[str]:
+    """What a lossy verifier gives up, and how much of it went."""
+    if not configuration.lossy:
+        return []
+    lines = [f"  LOSSY ({configuration.lossy}): gives up {configuration.gives_up}"]
+    far = result.departure(configuration.name)
+    if far is None:
+        return [*lines, "  how far from the target is not measured: the verifier doesn't tell"]
+    kl, moved = far.kl_nats_per_token, far.variation_per_token
+    return [
+        *lines,
+        f"  {kl.value:.3g} nats per token from the target ({_interval(kl.low, kl.high, '.3g')}), "
+        f"at most {far.largest_kl_nats:.3g} at a token",
+        f"  {moved.value:.1%} of tokens changed ({_interval(moved.low, moved.high, '.1%')})",
+    ]
 
 
 def _figure_lines(pooled: Figures) -> list[str]:
@@ -114,7 +133,7 @@ def _figure_lines(pooled: Figures) -> list[str]:
     return lines
 
 
-def _equality(runs: list[Run]) -> list[str]:
+def _equality(runs: list[Run], exact: bool) -> list[str]:
     compared = [run for run in runs if run.equal_to_plain is not None]
     if not compared:
         return ["texts are not compared: sampled"]
@@ -123,13 +142,14 @@ def _equality(runs: list[Run]) -> list[str]:
     for run in compared:
         if run.divergence is not None:
             d = run.divergence
-            lines.append(f"  {run.prompt.id}: {describe(d)}")
+            lines.append(f"  {run.prompt.id}: {describe(d, exact=exact)}")
     return lines
 
 
-def describe(found: Divergence) -> str:
-    """A divergence in words."""
-    where = f"differs from output token {found.position} on, {found.verdict}"
+def describe(found: Divergence, *, exact: bool = True) -> str:
+    """A divergence in words. Under a lossy verifier what isn't numeric need be no fault."""
+    verdict = found.verdict if exact or found.numeric else "not numeric"
+    where = f"differs from output token {found.position} on, {verdict}"
     if found.margin is None:
         return f"{where}: plain had ended there"
     return (

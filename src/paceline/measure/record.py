@@ -14,8 +14,9 @@ from paceline.types import Round
 
 def is_replayable(draft: Draft) -> bool:
     """Whether replaying a draft tells what it would have offered: it is foreseeable, and nothing
-    passes from one request to another (replaying would feed it the answer twice)."""
-    return draft.foreseeable and not draft.remembers
+    passes from one request to another (replaying would feed it the answer twice), and it goes by
+    the text alone."""
+    return draft.foreseeable and not draft.remembers and not draft.looks_back
 
 
 def sources_of(drafts: Mapping[str, Draft]) -> dict[str, bool]:
@@ -68,7 +69,8 @@ def replayed(draft: Draft, prompt: Sequence[int], output: Sequence[int]) -> Sour
     try:
         draft.prefill(both)
         for t, token in enumerate(output):
-            tokens, weight = draft.preview(watched_by, MOST)
+            preview = draft.preview(watched_by, MOST)
+            tokens, weight = preview.tokens, preview.evidence
             [proposal] = draft.propose([other], [MOST])
             evidence.append(weight)
             offered.append(len(tokens))
@@ -98,7 +100,7 @@ def _as_asked(name: str, prompt: int, output: int, rounds: Sequence[Round]) -> S
     right: list[int | None] = [None] * output
     offered: list[int | None] = [None] * output
     for round in rounds:
-        if round.source == name:
+        if round.source == name and round.path is None:  # of a tree, `right` would say too little
             at = round.context - prompt
             right[at], offered[at] = round.accepted, round.width - 1
     evidence = tuple(None if entry is None else 0 for entry in right)

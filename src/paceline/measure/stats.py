@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,16 @@ class Ratio:
     high: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean per token. `low` and `high` bound a 95 % interval; they are None for a single prompt,
+    which has no spread to show."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
 def speed_ratio(pairs: Sequence[Pair], *, resamples: int = 2000, seed: int = 0) -> Ratio | None:
     """Plain milliseconds per token over drafted ones, both pooled over the pairs, with a paired
     bootstrap over prompts (Efron 1979; percentile interval). None if nothing was decoded."""
@@ -35,12 +45,41 @@ def speed_ratio(pairs: Sequence[Pair], *, resamples: int = 2000, seed: int = 0) 
     if not usable:
         return None
     table = np.array([(p.plain_s, p.plain_tokens, p.drafted_s, p.drafted_tokens) for p in usable])
-    value = float(_ratio(table.sum(axis=0)))
-    if len(usable) < 2:
-        return Ratio(value, None, None)
-    picks = np.random.default_rng(seed).integers(0, len(usable), (resamples, len(usable)))
-    low, high = np.quantile(_ratio(table[picks].sum(axis=1).T), (0.025, 0.975))
-    return Ratio(value, float(low), float(high))
+    return Ratio(float(_ratio(table.sum(axis=0))), *_interval(table, _ratio, resamples, seed))
+
+
+def mean_per_token(
+    sums: Sequence[tuple[float, int]], *, resamples: int = 2000, seed: int = 0
+) -> Mean | None:
+    """What prompts add up to over their tokens, with a bootstrap over prompts. None without any.
+
+    sums    per prompt the sum of a figure over its tokens, and how many tokens it has
+    """
+    table = np.array([pair for pair in sums if pair[1]], dtype=np.float64).reshape(-1, 2)
+    if not table.shape[0]:
+        return None
+    return Mean(float(_mean(table.sum(axis=0))), *_interval(table, _mean, resamples, seed))
+
+
+def _interval(
+    table: np.ndarray,
+    statistic: Callable[[np.ndarray], np.ndarray],
+    resamples: int,
+    seed: int,
+) -> tuple[float | None, float | None]:
+    """Percentiles of a statistic of sums of rows drawn with replacement; None for a single row."""
+    count = table.shape[0]
+    if count < 2:
+        return None, None
+    picks = np.random.default_rng(seed).integers(0, count, (resamples, count))
+    low, high = np.quantile(statistic(table[picks].sum(axis=1).T), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _mean(sums: np.ndarray) -> np.ndarray:
+    total, tokens = sums
+    mean: np.ndarray = total / tokens
+    return mean
 
 
 def _ratio(sums: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ of `fractions.Fraction`, which is how the verifiers are proved exact.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def excess(target: Law, draft: Law, scale: Any = 1) -> tuple[Law | None, Any]:
         mass = max(scale - draft.prob(target.single), 0)
         return (target if mass > 0 else None), mass
     xp = array_namespace(target.probs)
-    weights = target.probs * scale - _aligned(draft, target)
+    weights = target.probs * scale - aligned(draft, target)
     weights = xp.where(weights > 0, weights, xp.zeros_like(weights))
     mass = _item(xp.sum(weights))
     if not mass > 0:
@@ -86,7 +87,78 @@ def excess(target: Law, draft: Law, scale: Any = 1) -> tuple[Law | None, Any]:
     return Law(weights / mass, target.tokens), mass
 
 
-def _aligned(draft: Law, target: Law) -> Array:
+def mixed(first: Law, second: Law, weight: Any) -> Law:
+    """The law weight·first + (1 − weight)·second: dense if one of them is, else over the tokens of
+    both. Exact where weight and laws are fractions.
+
+    weight    from 0 to 1; at either end the answer is that law itself
+    """
+    if weight in (0, 1):
+        return first if weight else second
+    if first.single is not None and first.single == second.single:
+        return first
+    if _is_dense(second) and not _is_dense(first):
+        first, second, weight = second, first, 1 - weight
+    first, second = _spelt_out(first), _spelt_out(second)
+    if first.tokens is not None:
+        frame = _union(first, second)
+        probs = aligned(first, frame) * weight + aligned(second, frame) * (1 - weight)
+        return Law(probs, frame.tokens)
+    size = second.probs.shape[0] if second.tokens is None else int(second.tokens[-1]) + 1
+    probs = _padded(first.probs * weight, size)
+    if second.tokens is None:
+        return Law(probs + aligned(second, Law(probs)) * (1 - weight))
+    tokens = _as_like(second.tokens, probs, integer=True)
+    probs[tokens] += _as_like(second.probs, probs) * (1 - weight)
+    return Law(probs)
+
+
+def without(law: Law, tokens: Sequence[int]) -> Law:
+    """A law given that it is none of these tokens, which can't be all it has."""
+    if law.single is not None:
+        return law
+    xp = array_namespace(law.probs)
+    if law.tokens is None:
+        probs = xp.asarray(law.probs, copy=True)
+        probs[list(tokens)] = 0
+        return Law(probs / xp.sum(probs))
+    kept = xp.asarray([int(token) not in tokens for token in law.tokens])
+    probs = law.probs[kept]
+    return Law(probs / xp.sum(probs), law.tokens[kept])
+
+
+def _is_dense(law: Law) -> bool:
+    return law.single is None and law.tokens is None
+
+
+def _spelt_out(law: Law) -> Law:
+    """The same law with arrays, also where it is one-hot."""
+    if law.probs is not None:
+        return law
+    return Law(np.asarray([1]), np.asarray([law.single]))
+
+
+def _union(first: Law, second: Law) -> Law:
+    """A law over the tokens of two sparse ones, of no mass yet."""
+    assert first.tokens is not None
+    one_hot = first.probs.shape[0] == 1
+    like = (second if one_hot and second.probs.shape[0] > 1 else first).probs
+    xp = array_namespace(like)
+    both = [_as_like(law.tokens, like, integer=True) for law in (first, second)]
+    tokens = xp.unique_values(xp.concat(both))
+    return Law(xp.zeros(tokens.shape[0], dtype=like.dtype, device=device(like)), tokens)
+
+
+def _padded(probs: Array, size: int) -> Array:
+    """Probabilities of at least `size` tokens; those of a longer vocabulary have none."""
+    short = size - probs.shape[0]
+    if short <= 0:
+        return probs
+    xp = array_namespace(probs)
+    return xp.concat([probs, xp.zeros(short, dtype=probs.dtype, device=device(probs))])
+
+
+def aligned(draft: Law, target: Law) -> Array:
     """The draft's probabilities of the target's tokens, as an array like the target's. Where one
     vocabulary is padded further than the other, the missing tokens have probability 0."""
     like = target.probs
@@ -94,11 +166,7 @@ def _aligned(draft: Law, target: Law) -> Array:
     if draft.single is not None:
         draft = Law(np.asarray([1]), np.asarray([draft.single]))
     if draft.tokens is None and target.tokens is None:
-        probs = _as_like(draft.probs, like)
-        short = like.shape[0] - probs.shape[0]
-        if short <= 0:
-            return probs[: like.shape[0]]
-        return xp.concat([probs, xp.zeros(short, dtype=probs.dtype, device=device(like))])
+        return _padded(_as_like(draft.probs, like), like.shape[0])[: like.shape[0]]
     dense = xp.zeros_like(like)
     if draft.tokens is None:
         assert target.tokens is not None

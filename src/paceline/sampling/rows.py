@@ -14,16 +14,17 @@ from paceline.sampling.processors import (
     log_prob,
     process_logits,
 )
-from paceline.types import Array, Sampling
+from paceline.types import Array, Sampling, path_of
 
 
 class RowLaws:
-    """Laws of the rows of one sequence: row i stands after the history, `after`, and the first i
-    drafted tokens. Rows behind the first rejection are never worked out.
+    """Laws of the rows of one sequence: row 0 stands after the history and `after`, row i + 1 after
+    drafted token i and those before it. Rows behind the first rejection are never worked out.
 
     logits         raw, shape (len(drafted) + 1, vocabulary_size)
     stop_tokens    what `min_tokens` holds back
     after          tokens between the history and the first row (a draft's own, so far)
+    parents        of a tree's drafted tokens (`Proposal.parents`); None is a chain
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class RowLaws:
         drafted: Sequence[int] = (),
         stop_tokens: Collection[int] = (),
         after: Sequence[int] = (),
+        parents: Sequence[int] | None = None,
     ) -> None:
         self.logits = logits
         self._sampling, self._history = sampling, history
         self._drafted, self._stop_tokens = [*after, *drafted], stop_tokens
-        self._after = len(after)
+        self._after, self._parents = len(after), parents
         self._laws: list[Law | None] = [None] * (len(drafted) + 1)
         if sampling.temperature == 0 and is_plain(sampling):
             tokens = greedy_tokens(logits)
@@ -54,7 +56,11 @@ class RowLaws:
         return law
 
     def _processed(self, row: int) -> Array:
-        drafted = self._drafted[: self._after + row]
+        if self._parents is None:
+            drafted = self._drafted[: self._after + row]
+        else:
+            path = path_of(self._parents, row - 1)
+            drafted = self._drafted[: self._after] + [self._drafted[self._after + i] for i in path]
         return process_logits(
             self.logits[row], self._sampling, self._history, drafted, self._stop_tokens
         )

@@ -1,7 +1,8 @@
 """The protocol of a verifier: from a proposal and the target's laws to a verdict.
 
 A verifier sees laws and a source of chance, never an engine. Every verifier registered under the
-entry points `paceline.verifiers` is proved exact by `tests/verify/test_exactness.py`.
+entry points `paceline.verifiers` is proved exact by `tests/verify/test_exactness.py`, unless it
+says that it is lossy.
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from __future__ import annotations
 import abc
 from typing import Any, ClassVar, Protocol
 
+from paceline.errors import SettingError
 from paceline.sampling.chance import Chance
 from paceline.sampling.law import Law
 from paceline.types import Proposal, Verdict
 
 
 class TargetLaws(Protocol):
-    """The target's laws: entry i is the law after the first i tokens of a chain. Asking for an
-    entry may cost time; one that is never asked for costs nothing."""
+    """The target's laws: entry 0 is the law before any drafted token, entry i + 1 that after token
+    i of a proposal and those before it on its path. Asking for an entry may cost time; one that is
+    never asked for costs nothing."""
 
     def __getitem__(self, row: int) -> Law: ...
 
@@ -27,10 +30,28 @@ class Verifier(abc.ABC):
     trees: ClassVar[bool] = False
     """Whether proposals with parents are understood."""
 
+    lossy: ClassVar[bool] = False
+    """Whether the target's distribution is given up. Whatever comes of such a verifier is marked
+    so, and the command line takes it only with --lossy."""
+
+    gives_up: str = ""
+    """Of a lossy verifier: what is given up, and how far, in a few words."""
+
+    @classmethod
+    def create(cls, **options: str) -> Verifier:
+        """A verifier from the options of the command line's `--verifier name:key=value,…`. Raises
+        SettingError for one it doesn't know."""
+        if options:
+            raise SettingError(
+                f"The verifier {cls.name!r} has no option {min(options)!r}.", "Leave it out."
+            )
+        return cls()
+
     @abc.abstractmethod
     def verify(self, proposal: Proposal, target: TargetLaws, chance: Chance) -> Verdict:
         """Judge a proposal so that accepted tokens and next token are distributed as the target
-        alone would have emitted them.
+        alone would have emitted them. Only a lossy verifier may do otherwise; it tells how far in
+        `Verdict.departures`.
 
         Raises ValueError if a drafted token has probability 0 under the law it claims to be drawn
         from: such a draft breaks the proof.
@@ -43,3 +64,9 @@ def draft_prob(law: Law, token: int) -> Any:
     if not prob > 0:
         raise ValueError(f"drafted token {token} has probability {prob} under its own law")
     return prob
+
+
+def ratio(target: Law, draft: Law, token: int) -> Any:
+    """p(x)/q(x) of a drafted token."""
+    q = draft_prob(draft, token)
+    return target.prob(token) if q == 1 else target.prob(token) / q

@@ -14,7 +14,7 @@ from typing import Any
 from paceline.sampling.chance import Chance
 from paceline.sampling.law import Law, excess
 from paceline.types import Proposal, Verdict
-from paceline.verify.base import TargetLaws, Verifier, draft_prob
+from paceline.verify.base import TargetLaws, Verifier, ratio
 from paceline.verify.chain import ChainVerifier
 
 
@@ -40,7 +40,7 @@ class BlockVerifier(Verifier):
         mass: Any = 1
         for position in range(1, count + 1):
             token, draft = proposal.tokens[position - 1], drafts[position - 1]
-            mass = min(mass * _ratio(target[position - 1], draft, token), 1)
+            mass = min(mass * ratio(target[position - 1], draft, token), 1)
             if mass == 0:
                 break  # no longer prefix can pass either
             if chance.happens(_pass_probability(mass, position, target, drafts)):
@@ -58,8 +58,3 @@ def _pass_probability(mass: Any, position: int, target: TargetLaws, drafts: list
     _, left = excess(target[position], drafts[position], mass)
     whole = left + 1 - mass
     return left / whole if whole > 0 else 1
-
-
-def _ratio(target: Law, draft: Law, token: int) -> Any:
-    q = draft_prob(draft, token)
-    return target.prob(token) if q == 1 else target.prob(token) / q

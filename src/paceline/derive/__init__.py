@@ -1,0 +1,1 @@
+"""Draft models made from their target: fewer layers, fewer tokens."""

@@ -1,0 +1,178 @@
+"""A model's proposals as a tree: several tokens for one place, where the draft is unsure.
+
+Grown level by level: every forward of the draft scores all tokens that were added last, and the
+next ones go where they seem likeliest to be accepted, as in EAGLE-2 (Li et al. 2024) for tokens
+chosen outright, and drawn without replacement, as in Sequoia (Chen et al. 2024), where the request
+samples. It pays where many rows cost the target hardly more than one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence as AbstractSequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paceline.drafts.base import Context
+from paceline.drafts.calibrate import is_greedy
+from paceline.drafts.model import ModelDraft
+from paceline.drafts.options import read_options
+from paceline.engines.base import Engine, Job
+from paceline.errors import SettingError
+from paceline.sampling.largest import likeliest
+from paceline.sampling.law import Law, without
+from paceline.types import Proposal, path_of
+
+DEPTH, BRANCHES = 4, 8
+
+
+@dataclass(slots=True)
+class _Growth:
+    """One context's tree in the making.
+
+    reach      per token how likely it is to be accepted, by the draft's own laws
+    waiting    places for a further child, the likeliest first: what it would reach, a number that
+               keeps the order, the token it hangs on, and how many siblings come before it
+    """
+
+    context: Context
+    limit: int
+    greedy: bool
+    most_branches: int
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    told: list[Law | None] = field(default_factory=list)
+    reach: dict[int, float] = field(default_factory=lambda: {-1: 1.0})
+    laws: dict[int, Law] = field(default_factory=dict)
+    best: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    waiting: list[tuple[float, int, int, int]] = field(default_factory=list)
+    unscored: list[int] = field(default_factory=list)
+
+    def expand(self, node: int, law: Law | None) -> None:
+        """Let children hang on a token (-1: the last committed one), by the draft's law there."""
+        if law is not None:
+            self.laws[node] = law
+            self.best[node] = likeliest(law, self.most_branches)
+            self._offer(node, 0)
+
+    def _offer(self, node: int, rank: int) -> None:
+        """A place for one more child. How likely it is to be accepted is told by the law, before
+        its token is known: to draw it first and then to leave it out would break exactness."""
+        if rank < len(self.best[node]):
+            reached = self.reach[node] * self.best[node][rank][1]
+            heapq.heappush(self.waiting, (-reached, len(self.waiting), node, rank))
+
+    def add(self, most: int) -> None:
+        """Up to `most` more tokens at the likeliest places."""
+        most = min(most, self.limit - len(self.tokens))
+        while self.waiting and most > 0:
+            _, _, node, rank = heapq.heappop(self.waiting)
+            token, told = self._child(node, rank)
+            self.tokens.append(token)
+            self.parents.append(node)
+            self.told.append(told)
+            index = len(self.tokens) - 1
+            self.reach[index] = self.reach[node] * float(self.laws[node].prob(token))
+            self._offer(node, rank + 1)
+            if token not in self.context.stop_tokens:
+                self.unscored.append(index)
+            most -= 1
+
+    def _child(self, node: int, rank: int) -> tuple[int, Law | None]:
+        if self.greedy:
+            return self.best[node][rank][0], None
+        siblings = [
+            t for t, parent in zip(self.tokens, self.parents, strict=True) if parent == node
+        ]
+        rest = without(self.laws[node], siblings) if siblings else self.laws[node]
+        return self.context.chance.draw(rest), None if rest.single is not None else rest
+
+    def path(self, node: int) -> list[int]:
+        return [self.tokens[index] for index in path_of(self.parents, node)]
+
+
+class TreeDraft(ModelDraft):
+    """Trees of another model, for several sequences in one draft forward.
+
+    depth       most levels, each a forward of the draft; a level takes an equal part of the limit
+    branches    most children of a token
+
+    At temperature 0 the likeliest tokens by the draft's law at temperature 1 are chosen outright.
+    """
+
+    name = "tree"
+    summary = "a smaller model's likeliest branches; needs a target and verifier for trees"
+    branches = True
+
+    def __init__(
+        self, engine: Engine, target: Engine, *, depth: int = DEPTH, branches: int = BRANCHES
+    ) -> None:
+        for label, value in (("depth", depth), ("branches", branches)):
+            if value < 1:
+                raise SettingError(f"{label} is {value}.", "It must be 1 or more.")
+        for which, model in (("target", target), ("draft", engine)):
+            if not model.capabilities.trees:
+                raise SettingError(
+                    f"The draft 'tree' scores trees, and the {which} {model.model} can't on the "
+                    f"engine {model.name}.",
+                    "Take the draft 'model'.",
+                )
+        super().__init__(engine, target)
+        self.depth = self.forwards = depth
+        self.most_branches = branches
+
+    @classmethod
+    def create(cls, target: Engine, **options: Any) -> TreeDraft:
+        """Options depth and branches (whole numbers)."""
+        engine = options.pop("engine", None)
+        assert isinstance(engine, Engine), "the specification names a model"
+        settings = read_options(cls.name, options, {"depth": int, "branches": int})
+        return cls(engine, target, **settings)
+
+    def open(self, context: Context) -> None:
+        super().open(context)
+        if is_greedy(context.sampling):  # its laws would name one token each
+            self._states[context].sampling = replace(context.sampling, temperature=1.0)
+
+    def propose(
+        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
+    ) -> list[Proposal]:
+        growths = [
+            _Growth(context, limit, is_greedy(context.sampling), self.most_branches)
+            for context, limit in zip(contexts, limits, strict=True)
+        ]
+        levels = [-(-limit // self.depth) for limit in limits]
+        laws = self.next_laws(contexts, [()] * len(contexts))
+        for growth, law, level in zip(growths, laws, levels, strict=True):
+            growth.expand(-1, law)
+            growth.add(level)
+        for _ in range(self.depth - 1):
+            self._deepen(growths)
+            for growth, level in zip(growths, levels, strict=True):
+                growth.add(level)
+        return [
+            Proposal(tuple(g.tokens), self.name, tuple(g.told), tuple(g.parents)) for g in growths
+        ]
+
+    def _deepen(self, growths: list[_Growth]) -> None:
+        """Score what was added last. The whole tree is fed again: no engine need extend one."""
+        active = [g for g in growths if g.unscored and len(g.tokens) < g.limit]
+        active = [g for g in active if self._follows(g.context, g.tokens)]
+        if not active:
+            return
+        jobs = []
+        for growth in active:
+            sequence = self._states[growth.context].sequence
+            rows = len(growth.tokens) - growth.unscored[0]
+            jobs.append(Job(sequence, growth.tokens, rows, tuple(growth.parents)))
+        scored = self.engine.score(jobs)
+        for growth, rows in zip(active, scored, strict=True):
+            first = len(growth.tokens) - len(rows)
+            unscored, growth.unscored = growth.unscored, []
+            for node in unscored:
+                at = node - first
+                growth.expand(node, self._law(growth.context, rows[at : at + 1], growth.path(node)))
+            self._states[growth.context].sequence.rewind(len(growth.context.history))
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "depth": self.depth, "branches": self.most_branches}
