@@ -201,3 +201,15 @@ def test_rows_that_were_not_measured_are_one_line_and_exit_2(run) -> None:
     code, out, err = run("many.jsonl", "--costs", "costs.json", "--batch", "4")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "batch of 4 came to 4 rows" in err
+
+
+def test_a_recording_of_trees_is_refused_by_name(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    prompt = {"id": "a", "category": "chat", "prompt": "abcabcabcabc"}
+    Path("prompts.jsonl").write_text(json.dumps(prompt) + "\n")
+    bench = ["bench", "toy:3", "-d", "recycle", "-n", "4", "--prompts", "prompts.jsonl"]
+    assert main([*bench, "--max-tokens", "40", "-o", "b.json", "--record", "r.jsonl"]) == 0
+    capsys.readouterr()
+    Path("costs.json").write_text(json.dumps(COSTS.as_document()))
+    assert main(["simulate", "r.jsonl", "--costs", "costs.json"]) == 2
+    assert "'recycle' offered trees, and only chains can be simulated" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline.economics.survival import MOST
 from paceline.economics.trace import Recording, SourceTrace, Trace
+from paceline.errors import SettingError
 
 
 def filled(recording: Recording) -> Recording:
@@ -20,11 +21,14 @@ def filled(recording: Recording) -> Recording:
     the chance, by position, that a token is right if those before it were: counted over the
     rounds of the request's category in all configurations, and weighed as one judged token of the
     category's mean.
+
+    Raises SettingError for a draft that offered trees: what is drawn are chains.
     """
     traces = recording.traces
     for name, foreseeable in recording.header.sources.items():
         if foreseeable or name in recording.known_sources:
             continue
+        _refuse_trees(recording, name)
         chances = {
             category: _chances(name, [t for t in recording.traces if t.category == category])
             for category in recording.categories
@@ -38,6 +42,15 @@ def filled(recording: Recording) -> Recording:
             for found in [chances[trace.category]]
         )
     return replace(recording, traces=traces)
+
+
+def _refuse_trees(recording: Recording, name: str) -> None:
+    rounds = (round for trace in recording.traces for round in trace.rounds)
+    if any(round.source == name and round.path is not None for round in rounds):
+        raise SettingError(
+            f"The recorded draft {name!r} offered trees, and only chains can be simulated.",
+            "Record a run in which it offers chains (--allow-chains --verifier chain).",
+        )
 
 
 def _chances(name: str, traces: tuple[Trace, ...] | list[Trace]) -> np.ndarray | None:
