@@ -26,6 +26,7 @@ def generate(
     sampling: Sampling | None = None,
     stop: StopConditions | None = None,
     logprobs: bool = False,
+    chains_for_trees: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Generation:
     """Decode one prompt.
@@ -36,6 +37,8 @@ def generate(
     policy      decides instead of `limit`; `measured_policy` and `fixed` make one. Give one for
                 many requests: one made here begins with nothing counted and forgets it afterwards
     verifier    unless given `ChainVerifier`, or `TreeVerifier` if a draft may offer trees
+    chains_for_trees    where engine or verifier can't take a draft's trees, take the first branch
+                of each instead of refusing
     on_text     called with each new piece of text as it is certain
 
     Raises PromptError, SettingError, NumericError or ModelError.
@@ -53,6 +56,7 @@ def generate(
         sampling=sampling,
         stop=stop,
         logprobs=logprobs,
+        chains_for_trees=chains_for_trees,
         on_text=on_text,
     )
 

@@ -107,27 +107,30 @@ def test_streams_may_be_dropped_at_any_time() -> None:
 
 class Tree(Draft):
     name = summary = "tree"
+    branches = True
 
     def propose(self, contexts, limits):
         return [Proposal((1, 2)[:n], self.name, parents=(-1, -1)[:n]) for n in limits]
 
 
 class Chain(Tree):
+    branches = False
+
     def propose(self, contexts, limits):
         return [Proposal((1, 2)[:n], self.name, parents=(-1, 0)[:n]) for n in limits]
 
 
-class TooMany(Tree):
+class TooMany(Chain):
     def propose(self, contexts, limits):
         return [Proposal((1,) * (limit + 1), self.name) for limit in limits]
 
 
 def test_trees_are_refused_by_name_and_chains_with_parents_are_not() -> None:
     short = StopConditions(max_tokens=9)
-    with pytest.raises(SettingError, match="offers a tree, and the verifier chain takes chains"):
-        generate(ToyEngine(8), [1], draft=Tree(), limit=2, stop=short)
+    with pytest.raises(SettingError, match="offers trees, and the verifier chain takes chains"):
+        generate(ToyEngine(8), [1], draft=Tree(), limit=2, stop=short, verifier=ChainVerifier())
     engine = ToyEngine(8, trees=False)
-    with pytest.raises(SettingError, match="offers a tree, and the engine toy takes chains"):
+    with pytest.raises(SettingError, match="offers trees, and the engine toy takes chains"):
         generate(engine, [1], draft=Tree(), limit=2, stop=short, verifier=TreeVerifier())
     assert generate(ToyEngine(8), [1], draft=Chain(), limit=2, stop=StopConditions(max_tokens=9))
 

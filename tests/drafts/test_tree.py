@@ -77,6 +77,18 @@ def test_a_limit_of_one_is_one_token() -> None:
     assert len(proposed(TreeDraft(sibling(), target()), 1).tokens) == 1
 
 
+def test_depth_beyond_the_tree_costs_nothing() -> None:
+    engine = sibling()
+    proposed(TreeDraft(engine, target(), depth=10**9), 3)
+    assert engine.forwards <= 1 + 3
+
+
+def test_filters_don_t_narrow_a_greedy_tree() -> None:
+    tree = proposed(TreeDraft(sibling(), target(), depth=2), 6, Sampling(temperature=1, top_k=1))
+    assert tree.parents is not None
+    assert tree.parents.count(-1) == 3
+
+
 def test_what_was_drawn_is_told_with_the_law_it_was_drawn_from() -> None:
     tree = proposed(TreeDraft(sibling(), target(), depth=2), 6, Sampling(temperature=1.0))
     assert tree.parents is not None

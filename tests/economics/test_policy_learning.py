@@ -24,14 +24,17 @@ from policies import (
 from paceline import Request, StopConditions, decode
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
+from paceline.drafts.tree import TreeDraft
 from paceline.economics.cost import Costs, Feed, Point
 from paceline.economics.live import LiveCosts
 from paceline.economics.policy import MeasuredPolicy, Source, _Priced
 from paceline.economics.replay import stream_of
 from paceline.economics.trace import SourceTrace, Trace
+from paceline.engines.toy import ToyEngine
 from paceline.testing import sample_round
 from paceline.types import Proposal
 from paceline.verify.chain import ChainVerifier
+from paceline.verify.tree import TreeVerifier
 
 
 @pytest.mark.parametrize("share", [0.001, 0.005])
@@ -237,3 +240,18 @@ def test_reading_is_paid_by_every_sequence_that_has_to_read() -> None:
     assert step_s[4] == step_s[1]
     priced = chosen._priced["model"]
     assert priced.seconds(4, 1, 200) == pytest.approx(2 * priced.seconds(1, 1, 100))
+
+
+def test_a_tree_draft_that_has_nothing_left_to_offer_is_left_alone() -> None:
+    """Its context ends long before the answer does."""
+    engine = target()
+    draft = TreeDraft(ToyEngine(10, seed=34, order=3, context_size=40), engine)
+    source = Source("tree", costs=CHEAP, branches=True, forwards=draft.forwards)
+    chosen = MeasuredPolicy(FLAT, [source], frozen=True, say=lambda _: None)
+    decoder = Decoder(engine, {"tree": draft}, TreeVerifier(), chosen)
+    [done] = decode(decoder, [Request(prompt=PROMPT, stop=StopConditions(max_tokens=300))])
+    early = [r for r in done.rounds if r.context < 35 and not r.prefill]
+    late = [r for r in done.rounds if r.context > 200]  # a cell remembers about 50 observations
+    assert sum(r.source == "tree" for r in early) > len(early) / 2
+    assert max(r.accepted for r in early) > 2
+    assert sum(r.source == "tree" for r in late) < len(late) / 4

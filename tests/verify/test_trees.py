@@ -7,6 +7,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TypeAlias
 
+import numpy as np
 import pytest
 from test_exactness import VERIFIERS, mean_accepted, random_laws, sampled, variation
 
@@ -178,6 +179,23 @@ def test_chosen_trees_take_one_draw_for_each_emitted_token() -> None:
     enumerate_outcomes(experiment)
     assert all(counts)
     assert len(counts) > 3
+
+
+def test_next_to_nothing_left_at_the_root_is_no_fault() -> None:
+    """Laws that agree up to rounding: what is left may be too little to divide by."""
+    p = Law(np.asarray([1 - 1e-7, 1e-17, 1e-17]))
+    q = Law(np.asarray([1.0, 1e-30, 1e-30]))
+
+    class Unlucky:
+        def happens(self, probability: float) -> bool:
+            return probability >= 1
+
+        def draw(self, law: Law) -> int:
+            return 0
+
+    proposal = Proposal((0, 0), "close", (q, q), (-1, -1))
+    verdict = TreeVerifier().verify(proposal, [p, p, p], Unlucky())
+    assert len(verdict.accepted) <= 1
 
 
 # ------------------------------------------------------------------ verifiers known to be wrong

@@ -22,7 +22,7 @@ from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
 from paceline.measure.bench import BenchResult, Configuration, as_document, run_bench
 from paceline.measure.card import card
-from paceline.measure.record import sources_of, trace_of
+from paceline.measure.record import is_replayable, sources_of, trace_of
 from paceline.measure.workload import built_in, read_workload
 
 _Fresh: TypeAlias = Callable[[], MeasuredPolicy] | None
@@ -181,6 +181,14 @@ def _configurations(
     """With `auto`, one configuration with all drafts on offer; with a number, one a draft."""
     options.find_verifier(args.verifier, {}, lossy=args.lossy)  # refused before drafts are loaded
     drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
+    verifier = options.find_verifier(args.verifier, drafts, lossy=args.lossy)
+    options.check_trees(args, engine, drafts, verifier)
+    trees = [name for name, draft in drafts.items() if draft.branches]
+    if args.record and trees and verifier.trees and engine.capabilities.trees:
+        raise SettingError(
+            f"The draft {trees[0]!r} offers trees, and a recording holds chains.",
+            "Leave --record out, or take chains: --verifier chain --allow-chains.",
+        )
     found: list[Configuration] = []
 
     def add(name: str, some: dict[str, Draft], limit: int | None, policy: _Fresh = None) -> None:
@@ -218,7 +226,7 @@ def _record(path: Path, engine: Engine, result: BenchResult) -> DataError | None
         target=engine.facts(),
         temperature=result.sampling.temperature,
         sources=sources_of(drafts),
-        weighs=tuple(name for name, draft in drafts.items() if draft.weighs),
+        weighs=tuple(name for name, d in drafts.items() if d.weighs and is_replayable(d)),
         command=("paceline", *sys.argv[1:]),
     )
     size = engine.capabilities.context_size

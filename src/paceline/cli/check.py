@@ -82,10 +82,16 @@ def _pair(args: argparse.Namespace, engine: Engine) -> dict[str, Any] | None:
     except PairError as error:
         return {"fits": False, "sentence": str(error)}
     try:
-        fit = draft.facts().get("fit", "nothing to fit: it needs no vocabulary of its own")
-        return {"fits": True, "sentence": f"{args.draft} fits: {fit}"}
+        fits = _fits(draft.facts()) or ["nothing to fit: it needs no vocabulary of its own"]
+        return {"fits": True, "sentence": f"{args.draft} fits: {'; '.join(fits)}"}
     finally:
         draft.release()
+
+
+def _fits(facts: dict[str, Any]) -> list[str]:
+    """How a draft's vocabulary fits, or those of its parts."""
+    own = [facts["fit"]] if "fit" in facts else []
+    return own + [fit for part in facts.get("parts", ()) for fit in _fits(part)]
 
 
 def _text(engine: Engine) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -101,7 +102,10 @@ def _texts(names: list[str]) -> Iterator[str]:
     """The texts of a corpus: a file whole, or each message of its prompts."""
     for name in names:
         if name.endswith(".jsonl"):
-            for prompt in read_workload(name).prompts:
+            workload = read_workload(name)
+            for sentence in workload.skipped:
+                print(f"{name}: {sentence} Left out.", file=sys.stderr)
+            for prompt in workload.prompts:
                 yield from (message["content"] for message in prompt.messages)
             continue
         try:

@@ -106,8 +106,9 @@ def run(args: argparse.Namespace) -> int:
         engine = stack.enter_context(options.load_target(args))
         sampling = options.sampling_of(args, engine)
         drafts = options.load_drafts(args, args.draft, engine, stack)
-        policy = _policy(args, engine, drafts)
         verifier = options.find_verifier(args.verifier, drafts, lossy=args.lossy)
+        options.check_trees(args, engine, drafts, verifier)
+        policy = _policy(args, engine, drafts)
         generation = generate(
             engine,
             _prompt(args, text),

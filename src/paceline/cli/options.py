@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline import plugins
 from paceline.cli.parser import at_least
+from paceline.decode import step
 from paceline.decode.generate import fitting_verifier
 from paceline.drafts.base import Draft
 from paceline.drafts.create import create_draft, engine_name, is_model, models_of
@@ -25,7 +26,8 @@ from paceline.types import Sampling
 from paceline.verify.base import Verifier
 
 DRAFT_HELP = (
-    "lookup, lookup:min_match=1,reach=4, none, or a model (GGUF file, directory, hub or demo name)"
+    "a draft (paceline list), such as lookup or lookup:min_match=1,reach=4, or a model (GGUF file, "
+    "directory, hub or demo name)"
 )
 
 
@@ -190,16 +192,32 @@ def find_verifier(
     return kind.create(**_options(name, written))
 
 
+def check_trees(
+    args: argparse.Namespace, engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier
+) -> None:
+    """Refuse at the door drafts whose trees can't be taken, and a leave that nothing needs."""
+    if not args.allow_chains:
+        step.check_trees(engine, drafts, verifier)
+    elif not any(draft.branches for draft in drafts.values()):
+        raise SettingError(
+            "--allow-chains is given, and no draft here offers trees.", "Leave it out."
+        )
+
+
 def _options(spec: str, written: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for part in written.split(",") if written else ():
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip().isidentifier():
+        key, equals, value = (side.strip() for side in part.partition("="))
+        if not equals or not key.isidentifier():
             raise SettingError(
                 f"The verifier {spec!r} has the option {part!r} without a value.",
                 "Write NAME:KEY=VALUE.",
             )
-        options[key.strip()] = value.strip()
+        if key in ("cls", "self"):
+            raise SettingError(f"The verifier {spec!r} has no option {key!r}.", "Leave it out.")
+        if key in options:
+            raise SettingError(f"{key} of the verifier {spec!r} is given twice.", "Give it once.")
+        options[key] = value
     return options
 
 

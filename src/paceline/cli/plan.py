@@ -114,7 +114,7 @@ def _source(costs: Costs, name: str, file: str) -> Source:
         return Source(name, costs=costs.drafts[name])
     kind = name.partition(":")[0]
     if kind in plugins.names("draft") and plugins.find("draft", kind).foreseeable:
-        return Source(name, foreseeable=True, weighs=True)
+        return Source(name, foreseeable=True, weighs=True, prior=plugins.find("draft", kind).prior)
     raise unknown_name(f"draft in the costs of {file}", name, ["lookup", *costs.drafts])
 
 
@@ -127,6 +127,11 @@ def _measured(args: argparse.Namespace) -> Plan:
         engine = stack.enter_context(options.load_target(args))
         drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
         for name, draft in drafts.items():
+            if draft.branches and not draft.foreseeable:
+                raise SettingError(
+                    f"The draft {name!r} offers trees, and a plan prices chains.",
+                    "Plan for its model, and use `paceline bench` for trees.",
+                )
             if not draft.foreseeable and draft.engine is None:
                 raise SettingError(
                     f"The draft {name!r} has no model, so its price can only be learned while "

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from paceline.cli import options
 from paceline.cli.parser import Parser, at_least
 from paceline.drafts.base import Draft
-from paceline.drafts.create import is_model
+from paceline.drafts.create import models_of
 from paceline.economics.breakeven import LEAST_HOPE, best_hope, least_acceptance, prices
 from paceline.economics.cost import Costs
 from paceline.engines.base import Engine
@@ -57,7 +57,7 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         action="append",
         default=[],
         metavar="DRAFT",
-        help="a model that drafts (repeatable); drafts without a model have no forwards to price",
+        help="a draft with a model, or early-exit (repeatable); others have no forwards to price",
     )
     parser.add_argument(
         "--sweeps",
@@ -73,16 +73,17 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not all(is_model(spec) for spec in args.draft):
-        [other, *_] = [spec for spec in args.draft if not is_model(spec)]
-        raise SettingError(
-            f"The draft {other!r} has no model, so no forward to price.", "Leave it out here."
-        )
     out = None if args.out is None else options.out_path(args.out, "-o")
     with ExitStack() as stack:
         engine, drafts = _load(args, stack)
         engines = [("target", engine)]
-        engines += [(name, d.engine) for name, d in drafts.items() if d.engine is not None]
+        for name, draft in drafts.items():
+            if draft.engine is None:
+                raise SettingError(
+                    f"The draft {name!r} has no model, so no forward to price.",
+                    "Leave it out here.",
+                )
+            engines.append((name, draft.engine))
         found: list[tuple[str, Costs]] = []
         try:
             found += _measure(engines, args.sweeps)
@@ -104,7 +105,7 @@ def _load(args: argparse.Namespace, stack: ExitStack) -> tuple[Engine, dict[str,
     enough = LONG + 2 * max(WIDTHS)
     for attempt in (enough, None):
         args.context = chosen[0] or attempt
-        args.draft_context = chosen[1] or (attempt if args.draft else None)
+        args.draft_context = chosen[1] or (attempt if any(map(models_of, args.draft)) else None)
         try:
             with ExitStack() as trial:
                 engine = options.load_target(args, max_sequences=max(SEQUENCES))

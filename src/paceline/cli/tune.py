@@ -85,16 +85,11 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     group.add_argument(
         "--layers", type=at_least(1), metavar="N", help="the exit layer (default: a quarter)"
     )
-    group.add_argument(
-        "--rank", type=at_least(1), default=64, metavar="N", help="of its map (default: 64)"
-    )
-    group.add_argument(
-        "--fit-steps", type=at_least(1), default=200, metavar="N", help="(default: 200)"
-    )
+    group.add_argument("--rank", type=at_least(1), metavar="N", help="of its map (default: 64)")
+    group.add_argument("--fit-steps", type=at_least(1), metavar="N", help="(default: 200)")
     group.add_argument(
         "--answers",
         type=at_least(1),
-        default=4,
         metavar="N",
         help="answers to each prompt to fit to (default: 4)",
     )
@@ -102,15 +97,29 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     parser.set_defaults(run=run)
 
 
+_FIT = {"layers": None, "rank": 64, "fit_steps": 200, "answers": 4}
+"""What belongs to --fit-head, and what it is unless given; the layers go by the target."""
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what only a fit takes, or fill it in for one."""
+    for name, default in _FIT.items():
+        given = getattr(args, name)
+        if given is None:
+            setattr(args, name, default)
+        elif args.fit_head is None:
+            option = f"--{name.replace('_', '-')}"
+            raise SettingError(
+                f"{option} is {given}, and no head is to be fitted.",
+                f"Add --fit-head FILE, or drop {option}.",
+            )
+
+
 def run(args: argparse.Namespace) -> int:
     workload = read_workload(args.prompts, raw=args.raw) if args.prompts else built_in()
     for sentence in workload.skipped:
         print(f"{workload.name}: {sentence} Left out.", file=sys.stderr)
-    if args.layers is not None and args.fit_head is None:
-        raise SettingError(
-            f"--layers is {args.layers}, and no head is to be fitted.",
-            "Add --fit-head FILE, or drop --layers: the search tries every exit.",
-        )
+    _check(args)
     out = options.out_path(args.out, "-o")
     head = None if args.fit_head is None else options.out_path(args.fit_head, "--fit-head")
     with options.load_target(args, max_sequences=4) as engine:

@@ -85,6 +85,8 @@ def _ratio(above: float, below: float) -> float | None:
 
 
 def _survival(rounds: list[Round]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """By position, of chains: the n-th token of a tree stands at no position of its own."""
+    rounds = [round for round in rounds if round.path is None]
     most = max((round.proposed for round in rounds), default=0)
     offered = tuple(sum(round.proposed > i for round in rounds) for i in range(most))
     survived = (sum(round.accepted > i for round in rounds) for i in range(most))

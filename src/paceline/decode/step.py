@@ -65,6 +65,8 @@ class Decoder:
     ) -> None:
         self.engine, self.drafts, self.verifier, self.policy = engine, drafts, verifier, policy
         self.chains_for_trees, self._said_chains = chains_for_trees, False
+        if not chains_for_trees:
+            check_trees(engine, drafts, verifier)
 
     def open(self, request: Request) -> Stream:
         """Begin a request. Raises PromptError or SettingError for what can't be honoured."""
@@ -202,24 +204,20 @@ class Decoder:
 
     def _judgeable(self, tree: Proposal) -> Proposal:
         """A tree that engine and verifier can take, or its first branch where that is allowed."""
-        for name, able, cure in (
-            (f"engine {self.engine.name}", self.engine.capabilities.trees, ""),
-            (f"verifier {self.verifier.name}", self.verifier.trees, "take the verifier tree, "),
-        ):
-            if able:
-                continue
-            fact = f"The draft {tree.source} offers a tree, and the {name} takes chains"
-            if not self.chains_for_trees:
-                raise SettingError(
-                    f"{fact}.",
-                    f"Use a draft that offers chains, {cure}or allow the first branch of each "
-                    "instead (--allow-chains).",
-                )
-            if not self._said_chains:
-                self._said_chains = True
-                log.warning("%s: the first branch of each goes instead.", fact)
-            return first_branch(tree)
-        return tree
+        unable = _unable(self.engine, self.verifier)
+        if not unable:
+            return tree
+        if not self.chains_for_trees:
+            raise _no_trees(tree.source, unable)
+        if not self._said_chains:
+            self._said_chains = True
+            log.warning(
+                "The draft %s offers trees, and the %s takes chains: the first branch of each goes "
+                "instead.",
+                tree.source,
+                unable,
+            )
+        return first_branch(tree)
 
     def _job(self, turn: _Turn) -> Job:
         proposal = turn.proposal
@@ -325,6 +323,30 @@ class Decoder:
                     path=turn.path,
                 )
             )
+
+
+def check_trees(engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier) -> None:
+    """Raises SettingError for a draft that may offer trees where engine or verifier takes none."""
+    unable = _unable(engine, verifier)
+    for name, draft in drafts.items() if unable else ():
+        if draft.branches:
+            raise _no_trees(name, unable)
+
+
+def _unable(engine: Engine, verifier: Verifier) -> str:
+    """What takes no trees; empty if both do."""
+    if not engine.capabilities.trees:
+        return f"engine {engine.name}"
+    return "" if verifier.trees else f"verifier {verifier.name}"
+
+
+def _no_trees(draft: str, unable: str) -> SettingError:
+    cure = "take the verifier tree, " if unable.startswith("verifier") else ""
+    return SettingError(
+        f"The draft {draft} offers trees, and the {unable} takes chains.",
+        f"Use a draft that offers chains, {cure}or allow the first branch of each instead "
+        "(--allow-chains).",
+    )
 
 
 def first_branch(tree: Proposal) -> Proposal:

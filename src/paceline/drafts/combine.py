@@ -30,11 +30,13 @@ class CombinedDraft(Draft):
         if len(parts) < 2:
             raise SettingError(
                 f"The draft {self.name!r} is made of {len(parts)} part.",
-                f"Name two or more: {self.name}:DRAFT+DRAFT.",
+                f"Name two or more: {self.name}:DRAFT+DRAFT. A combination can't be part of one.",
             )
         self.parts = list(parts)
         self.looks_back = any(part.looks_back for part in parts)
-        self.engine = _priced_by(self.parts)
+        dear = [part for part in parts if not part.foreseeable]
+        if len(dear) == 1:  # the whole can be priced by the only one that isn't free
+            self.engine, self.forwards = dear[0].engine, dear[0].forwards
 
     @classmethod
     def create(cls, target: Engine, **options: Any) -> CombinedDraft:  # noqa: ARG003
@@ -83,12 +85,6 @@ class CombinedDraft(Draft):
         return {"draft": self.name, "parts": [part.facts() for part in self.parts]}
 
 
-def _priced_by(parts: AbstractSequence[Draft]) -> Engine | None:
-    """The engine by whose costs the whole can be priced: the only one, if all else is free."""
-    dear = [part for part in parts if not part.foreseeable]
-    return dear[0].engine if len(dear) == 1 else None
-
-
 class FirstDraft(CombinedDraft):
     """For each sequence the proposal of the first part that has any; the parts behind it are not
     asked for that sequence."""
@@ -98,10 +94,11 @@ class FirstDraft(CombinedDraft):
 
     def __init__(self, parts: AbstractSequence[Draft]) -> None:
         super().__init__(parts)
-        self.foreseeable = all(part.foreseeable for part in parts)
-        # Evidence of different drafts is not told in the same measure.
-        self.weighs = all(part.weighs for part in parts) and len({p.name for p in parts}) == 1
-        self.prior = parts[0].prior if self.weighs else None
+        # Evidence of different drafts is not told in the same measure: then the whole has to be
+        # asked to be known.
+        self.foreseeable = all(p.foreseeable for p in parts) and len({p.name for p in parts}) == 1
+        self.weighs = self.foreseeable and all(part.weighs for part in parts)
+        self.prior = parts[0].prior if self.foreseeable else None
         self.branches = any(part.branches for part in parts)
 
     def preview(self, context: Context, most: int) -> Preview:
@@ -110,7 +107,7 @@ class FirstDraft(CombinedDraft):
             found = part.preview(context, most)
             if found.tokens:
                 break
-        return found if self.weighs else found._replace(evidence=0, each=None)
+        return found
 
     def propose(
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]

@@ -12,8 +12,11 @@ from paceline.drafts.shared import SharedDraft
 from paceline.drafts.vocabulary import MAP_FILE
 from paceline.engines import load as engines
 from paceline.engines.base import Engine
-from paceline.errors import PacelineError, SettingError, unknown_name
+from paceline.errors import SettingError, unknown_name
 from paceline.models import catalog
+
+_ARGUMENTS = ("cls", "self", "target", "engine", "drafts")
+"""What `Draft.create` takes besides options."""
 
 
 def create_draft(
@@ -40,6 +43,8 @@ def create_draft(
             f"The draft {spec!r} names no model, and {min(engine_options)} is for one.",
             "Leave it out.",
         )
+    if loader is not None and engine_options:
+        raise ValueError("a loader knows how it loads: engine options are not for it")
     if loader is None:
         engine_options.setdefault("max_sequences", target.capabilities.max_sequences)
         loader = _Loader(engine_options)
@@ -80,7 +85,7 @@ def _create(spec: str, target: Engine, load: Callable[[str], Engine]) -> Draft:
 def _made(kind: type[Draft], target: Engine, engine: Engine, options: dict[str, str]) -> Draft:
     try:
         return kind.create(target, engine=engine, **options)
-    except PacelineError:
+    except BaseException:
         engine.close()
         raise
 
@@ -93,10 +98,14 @@ def _parts(spec: str) -> tuple[type[Draft], dict[str, str], str]:
     rest = written
     while rest:
         part, _, behind = rest.partition(",")
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip().isidentifier():
+        key, equals, value = (side.strip() for side in part.partition("="))
+        if not equals or not key.isidentifier():
             break
-        options[key.strip()] = value.strip()
+        if key in _ARGUMENTS:
+            raise SettingError(f"The draft {name!r} has no option {key!r}.", "Leave it out.")
+        if key in options:
+            raise SettingError(f"{key} of the draft {name!r} is given twice.", "Give it once.")
+        options[key] = value
         rest = behind
     wants = {"model": "a model", "drafts": "drafts, joined by +"}.get(kind.takes)
     if rest and wants is None:

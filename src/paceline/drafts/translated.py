@@ -145,6 +145,7 @@ def _missing(state: State) -> list[int]:
 
 def _agreed(state: State, most: int) -> int:
     """How many of the held tokens are the first of those that were read, at most so many."""
+    most = max(0, most)
     held, wanted, agreed = state.sequence.tokens, state.tokens, min(state.agreed, most)
     while agreed < min(len(held), most) and held[agreed] == wanted[agreed]:
         agreed += 1

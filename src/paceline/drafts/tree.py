@@ -103,6 +103,7 @@ class TreeDraft(ModelDraft):
     name = "tree"
     summary = "a smaller model's likeliest branches; needs a target and verifier for trees"
     branches = True
+    continues = False
 
     def __init__(
         self, engine: Engine, target: Engine, *, depth: int = DEPTH, branches: int = BRANCHES
@@ -132,7 +133,9 @@ class TreeDraft(ModelDraft):
     def open(self, context: Context) -> None:
         super().open(context)
         if is_greedy(context.sampling):  # its laws would name one token each
-            self._states[context].sampling = replace(context.sampling, temperature=1.0)
+            self._states[context].sampling = replace(
+                context.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0
+            )
 
     def propose(
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
@@ -147,19 +150,21 @@ class TreeDraft(ModelDraft):
             growth.expand(-1, law)
             growth.add(level)
         for _ in range(self.depth - 1):
-            self._deepen(growths)
+            if not self._deepen(growths):
+                break
             for growth, level in zip(growths, levels, strict=True):
                 growth.add(level)
         return [
             Proposal(tuple(g.tokens), self.name, tuple(g.told), tuple(g.parents)) for g in growths
         ]
 
-    def _deepen(self, growths: list[_Growth]) -> None:
-        """Score what was added last. The whole tree is fed again: no engine need extend one."""
+    def _deepen(self, growths: list[_Growth]) -> bool:
+        """Score what was added last; False if nothing can grow on. The whole tree is fed again: no
+        engine need extend one."""
         active = [g for g in growths if g.unscored and len(g.tokens) < g.limit]
         active = [g for g in active if self._follows(g.context, g.tokens)]
         if not active:
-            return
+            return False
         jobs = []
         for growth in active:
             sequence = self._states[growth.context].sequence
@@ -173,6 +178,7 @@ class TreeDraft(ModelDraft):
                 at = node - first
                 growth.expand(node, self._law(growth.context, rows[at : at + 1], growth.path(node)))
             self._states[growth.context].sequence.rewind(len(growth.context.history))
+        return True
 
     def facts(self) -> dict[str, Any]:
         return {**super().facts(), "depth": self.depth, "branches": self.most_branches}

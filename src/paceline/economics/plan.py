@@ -138,7 +138,7 @@ def _draft_plan(costs: Costs, source: Source, acceptances: Sequence[float]) -> D
             )
             for acceptance in acceptances
         },
-        matches=tuple(_matches(priced)) if source.foreseeable else (),
+        matches=tuple(_matches(priced)) if source.weighs and source.prior is None else (),
         break_even={
             limit: break_even_acceptance(limit, priced.r, **terms)
             for limit in _LIMITS

@@ -234,10 +234,12 @@ class MeasuredPolicy:
             if priced.source.branches:
                 path = range(round.accepted) if round.path is None else round.path
                 survival.learn_places(path, round.proposed)
-                continue
-            survival.learn(0, round.accepted, min(round.proposed, round.accepted + 1))
-            if round.accepted == round.proposed < round.limit and not stream.finished:
-                survival.miss(round.accepted)
+                short = round.proposed < round.limit
+            else:
+                survival.learn(0, round.accepted, min(round.proposed, round.accepted + 1))
+                short = round.accepted == round.proposed < round.limit
+            if short and not stream.finished:
+                survival.miss(round.proposed)
             self._notices.collapsed(name, priced.source.costs, survival, stream.request.sampling)
 
     def _share_s(self, round: Round) -> float:

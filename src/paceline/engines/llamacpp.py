@@ -204,12 +204,15 @@ class LlamaCppEngine(Engine):
 
     def forget_tree(self, slot: int) -> None:
         """Forget the branches of a tree, if the slot holds one."""
-        tree = self._trees.pop(slot, None)
+        tree = self._trees.get(slot)
         if tree is None or not self._free.alive:
             return
-        for number in tree.leaves.values():
+        while tree.leaves:  # one by one, so that an interrupt between two loses none
+            end, number = next(iter(tree.leaves.items()))
             llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
             self._branch_ids.append(number)
+            del tree.leaves[end]
+        del self._trees[slot]
 
     def truncate(self, slot: int, length: int) -> None:
         """Take a sequence's tokens from index `length` on out of the cache."""

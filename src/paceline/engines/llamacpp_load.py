@@ -21,9 +21,10 @@ FORWARD_TOKENS = 128
 cache grows with it; prompts are read as fast as with llama.cpp's 512, because 128 rows are
 already many more than it takes for arithmetic, not reading the weights, to set the pace."""
 
-BRANCHES = 32
-"""Branches of a tree for which each sequence has room. Each takes an id, of which llama.cpp has a
-few hundred; a model with a sliding window has none to spare (see `_ids`)."""
+LEAST_BRANCHES, MOST_BRANCHES = 32, 128
+"""Branches of a tree for which each sequence has room, if there is room for the least. Each takes
+an id, of which llama.cpp has a few hundred; a model with a sliding window has none to spare (see
+`_ids`)."""
 
 _CELLS = 256
 _VOCABULARY_NONE = 0
@@ -140,9 +141,8 @@ def make_context(model: Any, context_size: int | None, max_sequences: int, threa
     cells = -(-context_size * max_sequences // _CELLS) * _CELLS
     _check_memory(model, cells, context_size, max_sequences)
     log.begin()
-    branches = BRANCHES * max_sequences if ids == 1 else 0
-    if max_sequences * ids + branches > known:
-        branches = 0
+    each = min(MOST_BRANCHES, known // max_sequences - 1) if ids == 1 else 0
+    branches = each * max_sequences if each >= LEAST_BRANCHES else 0
     pointer = _new(model, cells, max_sequences * ids + branches, threads, FORWARD_TOKENS)
     if not pointer:
         raise ModelError(

@@ -122,7 +122,8 @@ def without(law: Law, tokens: Sequence[int]) -> Law:
         probs = xp.asarray(law.probs, copy=True)
         probs[list(tokens)] = 0
         return Law(probs / xp.sum(probs))
-    kept = xp.asarray([int(token) not in tokens for token in law.tokens])
+    gone = xp.asarray(list(tokens), dtype=law.tokens.dtype, device=device(law.tokens))
+    kept = xp.all(law.tokens[:, None] != gone[None, :], axis=1)
     probs = law.probs[kept]
     return Law(probs / xp.sum(probs), law.tokens[kept])
 

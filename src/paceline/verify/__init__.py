@@ -1,1 +1,2 @@
-"""Accept rules. Those here keep the target's distribution exactly; tests prove each of them."""
+"""Accept rules. All but those in `relaxed` keep the target's distribution exactly, which tests
+prove of each by enumeration."""

@@ -93,7 +93,9 @@ class _Traversal:
                 return verdict
             residual, left = excess(law, draft, mass)
             if residual is not None:
-                law, mass = residual, left / (left + 1 - mass)
+                law = residual
+                # The root's mass stays 1 to the bit, however little is left.
+                mass = left / (left + 1 - mass) if mass < 1 else 1
             elif mass < 1:
                 return None  # nothing is left of this token
             # Else p = q up to rounding: then p itself is the residual.
