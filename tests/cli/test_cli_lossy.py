@@ -7,30 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.main import main
-
 GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabcabc", "--max-tokens", "30")
 DRAFTED = (*GENERATE, "-d", "lookup:min_match=1", "-n", "3", "--temperature", "1", "--seed", "1")
 
 
 TEXTS = ("abcabcabcabc", "the boat and the boat", "hello hello hello")
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run a command line; gives its exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        try:
-            code = main(list(arguments))
-        except SystemExit as exit_:
-            code = int(exit_.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return command
 
 
 @pytest.mark.parametrize(

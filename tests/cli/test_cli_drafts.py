@@ -1,0 +1,94 @@
+"""Drafts of every kind on the command line: what fits them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
+
+
+def test_drafts_that_offer_trees_bring_their_verifier(run) -> None:
+    code, out, err = run(*GENERATE, "-d", "recycle", "-n", "4", "--json")
+    assert (code, json.loads(out)["verifier"]) == (0, "tree"), err
+    code, out, _ = run(*GENERATE, "-d", "recycle:branches=1", "-n", "4", "--json")
+    assert json.loads(out)["verifier"] == "chain"
+    code, _, err = run(*GENERATE, "-d", "recycle", "-n", "4", "--verifier", "chain")
+    assert code == 2
+    assert "offers trees, and the verifier chain takes chains" in err
+    assert "--allow-chains" in err
+    code, out, _ = run(
+        *GENERATE, "-d", "recycle", "-n", "4", "--verifier", "chain", "--allow-chains"
+    )
+    assert code == 0
+
+
+def test_leave_to_take_chains_is_refused_where_nothing_needs_it(run) -> None:
+    code, _, err = run(*GENERATE, "-d", "lookup", "-n", "4", "--allow-chains")
+    assert code == 2
+    assert "no draft here offers trees" in err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (("-d", "tree:engine=x,toy:4"), "has no option 'engine'"),
+        (("-d", "first:drafts=x,lookup+lookup"), "has no option 'drafts'"),
+        (("-d", "lookup:target=x"), "has no option 'target'"),
+        (("-d", "lookup:cls=x"), "has no option 'cls'"),
+        (("-d", "tree:depth=2,depth=3,toy:4"), "depth of the draft 'tree' is given twice"),
+        (("-d", "lookup", "--verifier", "tree:cls=1"), "has no option 'cls'"),
+        (("-d", "lookup", "--verifier", "tree:x=1"), "has no option 'x'"),
+        (("-d", "first:lookup+mixture:lookup+toy:4"), "is made of 1 part"),
+        (("-d", "cascade:lookup+tree:toy:4"), "can't go on behind drafted tokens"),
+    ],
+    ids=str,
+)
+def test_options_that_nothing_has_are_refused(run, option, said) -> None:
+    code, _, err = run(*GENERATE, *option, "-n", "3")
+    assert code == 2
+    assert said in err
+
+
+def test_a_bench_records_no_trees(run, tmp_path: Path) -> None:
+    prompts = str(tmp_path / "prompts.jsonl")
+    Path(prompts).write_text('{"prompt": "abcabc", "id": "one"}\n')
+    options = ("-d", "recycle", "-n", "4", "--record", "r.jsonl", "--prompts", prompts)
+    code, _, err = run("bench", "toy:3", *options)
+    assert code == 2
+    assert "'recycle' offers trees, and a recording holds chains" in err
+
+
+def test_check_tells_of_each_part(run) -> None:
+    code, out, _ = run("check", "toy:3", "-d", "cascade:lookup+toy:4")
+    assert code == 0
+    assert "cascade:lookup+toy:4 fits: same 27 tokens" in out
+
+
+def test_profile_prices_whatever_holds_a_model(run) -> None:
+    code, out, err = run("profile", "toy:3", "-d", "shared:toy:4", "--sweeps", "2")
+    assert code == 0, err
+    assert "shared:toy:4" in out
+    code, _, err = run("profile", "toy:3", "-d", "recycle", "--sweeps", "2")
+    assert code == 2
+    assert "'recycle' has no model" in err
+
+
+def test_plan_knows_what_it_can_price(run) -> None:
+    code, out, _ = run("plan", "toy:3", "-d", "recycle")
+    assert code == 0
+    assert "match" not in out
+    code, _, err = run("plan", "toy:3", "-d", "tree:toy:4")
+    assert code == 2
+    assert "offers trees, and a plan prices chains" in err
+
+
+def test_a_combined_draft_may_hold_models(run) -> None:
+    code, out, err = run(*GENERATE, "-d", "tree:depth=2,toy:4", "-n", "4", "--json")
+    assert code == 0, err
+    assert json.loads(out)["verifier"] == "tree"
+    code, _, err = run(*GENERATE, "-d", "tree:depth=2,")
+    assert code == 2
+    assert "none is named" in err
