@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.drafts.base import Context, Draft, Judged
 from paceline.drafts.calibrate import FACTORS, Calibration, is_greedy, worth_by_factor
+from paceline.drafts.following import agreed_length, catch_up
 from paceline.drafts.options import read_options, yes_or_no
 from paceline.drafts.pairing import check_pair
 from paceline.drafts.stepwise import draw_on
@@ -148,25 +149,21 @@ class ModelDraft(Draft):
 
     def _missing(self, context: Context, drafted: AbstractSequence[int]) -> list[int]:
         """What the draft's sequence must be fed to hold all that is committed and these drafted
-        tokens. Whatever it holds beyond the common part, rejected or superseded, is rewound; the
-        last token never counts as held, because its row is what is wanted."""
-        state, committed = self._states[context], context.history.tokens
-        agreed = _agreed(state, committed, len(committed) - (not drafted))
-        held, missing = state.sequence.tokens, committed[agreed:]
-        if not missing:
-            more = 0
-            for ours, theirs in zip(held[agreed:], drafted[:-1], strict=False):
-                if ours != theirs:
-                    break
-                more += 1
-            agreed, drafted = agreed + more, drafted[more:]
-        state.sequence.rewind(agreed)
-        return [*missing, *drafted]
+        tokens."""
+        state = self._states[context]
+        tokens, state.agreed = catch_up(
+            state.sequence, context.history.tokens, drafted, state.agreed
+        )
+        return tokens
 
     def behind(self, context: Context) -> int:
         state, committed = self._states.get(context), context.history.tokens
-        held = 0 if state is None else _agreed(state, committed, len(committed) - 1)
-        return len(committed) - held
+        if state is None:
+            return len(committed)
+        state.agreed = agreed_length(
+            state.sequence.tokens, committed, state.agreed, len(committed) - 1
+        )
+        return len(committed) - state.agreed
 
     def _follows(self, context: Context, drafted: AbstractSequence[int]) -> bool:
         """Whether the draft can hold this sequence and these drafted tokens. Once it can't hold
@@ -194,12 +191,3 @@ class ModelDraft(Draft):
             "calibrate": self.looks_back,
             **self.engine.facts(),
         }
-
-
-def _agreed(state: _State, committed: AbstractSequence[int], most: int) -> int:
-    """How many of the held tokens are the first committed ones, at most so many."""
-    held, agreed = state.sequence.tokens, min(state.agreed, most)
-    while agreed < min(len(held), most) and held[agreed] == committed[agreed]:
-        agreed += 1
-    state.agreed = agreed
-    return agreed

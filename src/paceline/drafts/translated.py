@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.drafts.base import Context, Draft
+from paceline.drafts.following import agreed_length, catch_up
 from paceline.drafts.reading import Reader
 from paceline.engines.base import Engine, Job, Sequence
 from paceline.types import Array
@@ -79,7 +80,9 @@ class TranslatedDraft(Draft):
         if context not in self._states:
             return len(context.history)
         state = self._read(context)
-        return len(state.tokens) - _agreed(state, len(state.tokens) - 1)
+        most = len(state.tokens) - 1
+        state.agreed = agreed_length(state.sequence.tokens, state.tokens, state.agreed, most)
+        return len(state.tokens) - state.agreed
 
     def _rows(
         self, contexts: AbstractSequence[Context], drafted: AbstractSequence[list[int]]
@@ -128,26 +131,6 @@ class TranslatedDraft(Draft):
 
 
 def _missing(state: State) -> list[int]:
-    """What the sequence must be fed to hold all that was read and drafted. Whatever it holds beyond
-    the common part, rejected or superseded, is rewound; the last token never counts as held,
-    because its row is what is wanted."""
-    drafted, whole = state.drafted, len(state.tokens)
-    agreed = _agreed(state, whole if drafted else whole - 1)
-    missing, more = state.tokens[agreed:], 0
-    if not missing:
-        for held, wanted in zip(state.sequence.tokens[agreed:], drafted[:-1], strict=False):
-            if held != wanted:
-                break
-            more += 1
-    state.sequence.rewind(agreed + more)
-    return missing + drafted[more:]
-
-
-def _agreed(state: State, most: int) -> int:
-    """How many of the held tokens are the first of those that were read, at most so many."""
-    most = max(0, most)
-    held, wanted, agreed = state.sequence.tokens, state.tokens, min(state.agreed, most)
-    while agreed < min(len(held), most) and held[agreed] == wanted[agreed]:
-        agreed += 1
-    state.agreed = agreed
-    return agreed
+    """What the sequence must be fed to hold all that was read and drafted."""
+    tokens, state.agreed = catch_up(state.sequence, state.tokens, state.drafted, state.agreed)
+    return tokens
