@@ -13,6 +13,7 @@ from paceline.decode.step import Decoder, first_branch
 from paceline.drafts.base import Draft
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
+from paceline.drafts.recycle import RecycleDraft
 from paceline.engines.toy import ToyEngine
 from paceline.errors import DraftError, NumericError, PromptError, SettingError
 from paceline.testing import sample_round
@@ -174,6 +175,20 @@ def test_the_target_is_fed_each_committed_token_once_and_each_drafted_one_once()
     rounds = len(got.rounds)
     assert engine.forwards == rounds
     assert engine.rows_fed == 3 + (rounds - 1) + drafted
+
+
+def test_of_a_tree_what_was_accepted_is_not_fed_again() -> None:
+    engine = ToyEngine(8, seed=3, order=1)
+    got = generate(
+        engine,
+        [1, 2, 3],
+        draft=RecycleDraft(),
+        limit=4,
+        stop=StopConditions(max_tokens=40),
+    )
+    assert any(round.path for round in got.rounds)
+    drafted = sum(round.width - 1 for round in got.rounds)
+    assert engine.rows_fed == 3 + (len(got.rounds) - 1) + drafted
 
 
 def test_seconds_of_a_batch_add_up_to_no_more_than_the_clock() -> None:

@@ -94,3 +94,15 @@ def test_a_drafted_batch_gets_the_best_common_limit(seed: int) -> None:
                 best = max(best, tokens / seconds)
     assert plan.rate == pytest.approx(best)
     assert len({limit for limit in plan.limits if limit}) == 1
+
+
+def test_a_tree_is_paid_by_its_levels_not_by_its_tokens() -> None:
+    survival, round_s = [[0.9, 0.8, 0.7, 0.6], [0.9, 0.8, 0.7, 0.6]], [INFINITE] + [1.0] * 12
+    first_s, step_s = [0.0] * 3, [0.0, 0.5, 0.5]
+    chains = allocate.for_drafted_batch(survival, round_s, first_s, step_s)
+    trees = allocate.for_drafted_batch(survival, round_s, first_s, step_s, 2)
+    assert trees.limits == [4, 4]
+    assert trees.rate == pytest.approx((2 + 2 * 3.0) / (1.0 + 2 * 0.5))
+    assert chains.rate < trees.rate
+    one = allocate.for_one(survival[0], round_s, 0.0, 0.5, 2)
+    assert one == pytest.approx(((1 + 3.0) / (1.0 + 2 * 0.5), 4))

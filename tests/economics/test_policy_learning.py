@@ -255,3 +255,10 @@ def test_a_tree_draft_that_has_nothing_left_to_offer_is_left_alone() -> None:
     assert sum(r.source == "tree" for r in early) > len(early) / 2
     assert max(r.accepted for r in early) > 2
     assert sum(r.source == "tree" for r in late) < len(late) / 4
+
+
+def test_what_a_tree_should_take_goes_by_its_levels() -> None:
+    chain = _Priced(Source("model", costs=CHEAP), LiveCosts(CHEAP))
+    tree = _Priced(Source("tree", costs=CHEAP, branches=True, forwards=2), LiveCosts(CHEAP))
+    assert tree.seconds(1, 8, 1) == chain.seconds(1, 2, 1) < chain.seconds(1, 8, 1)
+    assert tree.seconds(1, 1, 1) == chain.seconds(1, 1, 1)
