@@ -47,6 +47,10 @@ class DataError(PacelineError):
     """A file of prompts or results can't be read or written."""
 
 
+class EndpointError(PacelineError):
+    """A server can't be reached, refuses, or answers with something else than was asked for."""
+
+
 class DownloadError(PacelineError):
     """A model could not be fetched whole."""
 

@@ -54,11 +54,17 @@ class SuffixAutomaton:
         self._last = 0
         self.extend(tokens)
 
-    def extend(self, tokens: Iterable[int]) -> None:
-        """Append tokens to the text."""
+    def extend(
+        self, tokens: Iterable[int], matches: tuple[list[int], list[int]] | None = None
+    ) -> None:
+        """Append tokens to the text.
+
+        matches    two lists, to which `match_length` and `match_end` after each token are added
+        """
         length, link, position = self._length, self._link, self._position
         next_token, next_state, branches = self._next_token, self._next_state, self._branches
         text, last = self.text, self._last
+        match_length, match_end = self.match_length, self.match_end
         for token in tokens:
             text.append(token)
             end = len(text)
@@ -91,13 +97,17 @@ class SuffixAutomaton:
                 link[new] = found
             last = new
             match = link[new]
-            self.match_length, self.match_end = length[match], position[match]
+            match_length, match_end = length[match], position[match]
+            if matches is not None:
+                matches[0].append(match_length)
+                matches[1].append(match_end)
             for _ in range(_MOST_RENEWED):
                 if match <= 0:
                     break
                 position[match] = end
                 match = link[match]
         self._last = last
+        self.match_length, self.match_end = match_length, match_end
 
     def _split(self, state: int, token: int, found: int) -> int:
         """Part the shorter strings of `found` into a state of their own, and lead to it."""

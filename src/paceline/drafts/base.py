@@ -7,7 +7,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from paceline.engines.base import Engine, Sequence
 from paceline.errors import SettingError
@@ -59,6 +59,22 @@ class Judged:
         return [self.last, *self.proposal.tokens]
 
 
+class Foreseen(NamedTuple):
+    """What a foreseeable draft would offer at each moment of a finished answer: entry t is the
+    moment when t output tokens are committed.
+
+    evidence     `Preview.evidence`
+    offered      tokens in the preview
+    right        how many of the first of them are what was then emitted
+    unwatched    tokens that `propose` would offer to a policy that doesn't look first
+    """
+
+    evidence: AbstractSequence[int]
+    offered: AbstractSequence[int]
+    right: AbstractSequence[int]
+    unwatched: AbstractSequence[int]
+
+
 class Draft(abc.ABC):
     """Proposes tokens for many sequences at once.
 
@@ -106,6 +122,17 @@ class Draft(abc.ABC):
         """The first `most` tokens that `propose` would offer now to a policy that looks first. Only
         for a foreseeable draft."""
         raise NotImplementedError(f"the draft {self.name} is not foreseeable")
+
+    def foresee(
+        self,
+        prompt: AbstractSequence[int],  # noqa: ARG002
+        output: AbstractSequence[int],  # noqa: ARG002
+        most: int,  # noqa: ARG002
+    ) -> Foreseen | None:
+        """What `preview` and `propose`, asked for `most` tokens, would say before each token of a
+        finished answer, found in one pass. None where that takes asking token by token. Only for a
+        foreseeable draft, which need not have it."""
+        return None
 
     def behind(self, context: Context) -> int:  # noqa: ARG002
         """How many committed tokens it has yet to read before its next proposal; asked also before

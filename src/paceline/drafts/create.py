@@ -146,6 +146,15 @@ def models_of(spec: str) -> list[str]:
     return []
 
 
+def kinds_of(spec: str) -> list[type[Draft]]:
+    """The registered drafts that a specification names, those it is made of included."""
+    if is_model(spec):
+        return []
+    kind, _, rest = _parts(spec)
+    parts = _split(spec, rest) if kind.takes == "drafts" else []
+    return [kind, *(inner for part in parts for inner in kinds_of(part))]
+
+
 def engine_name(spec: str) -> str:
     """The engine that reads a model draft. A name that is neither draft nor model is refused with
     the nearest of both."""

@@ -45,7 +45,7 @@ class EarlyExitDraft(ModelDraft):
         self.fit = "the target's own tokens"
         self.engine = engine
         self._states = {}
-        self._usable = engine.vocabulary_size
+        self.usable = engine.vocabulary_size
 
     @classmethod
     def create(cls, target: Engine, **options: Any) -> EarlyExitDraft:

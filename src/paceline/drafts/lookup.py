@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.drafts.automaton import Follower, SuffixAutomaton
-from paceline.drafts.base import Context, Draft
+from paceline.drafts.base import Context, Draft, Foreseen
 from paceline.drafts.options import read_options
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
@@ -123,6 +123,25 @@ class LookupDraft(Draft):
         tokens, evidence = self._found(state, most)
         return Preview(tokens, evidence)
 
+    def foresee(
+        self, prompt: AbstractSequence[int], output: AbstractSequence[int], most: int
+    ) -> Foreseen | None:
+        """None with a store, whose text is other requests'."""
+        if self.store is not None or not output:
+            return None
+        own = SuffixAutomaton(prompt)
+        lengths, ends = [own.match_length], [own.match_end]
+        own.extend(output[:-1], (lengths, ends))
+        text = [*prompt, *output]
+        reached = range(max(lengths) + 1)
+        watched, unwatched = (
+            [self._count(length, most, flag) for length in reached] for flag in (True, False)
+        )
+        offered = [watched[length] for length in lengths]
+        agreed = _agreed(text, ends, len(prompt), most)
+        right = list(map(min, offered, agreed))
+        return Foreseen(lengths, offered, right, [unwatched[length] for length in lengths])
+
     def next_laws(
         self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
     ) -> list[Law | None]:
@@ -185,3 +204,28 @@ class LookupDraft(Draft):
             "reach": self.reach,  # None: 2 under a fixed limit, without bound under such a policy
             "shared_store": self.store is not None,
         }
+
+
+def _agreed(text: list[int], ends: list[int], start: int, most: int) -> list[int]:
+    """Entry t: how many of the tokens from `ends[t]` on are those from `start + t` on; `most` or
+    more where it is that many.
+
+    A continuation that reaches the end of what was then committed repeats itself, and so does the
+    text as long as the two agree: so the text alone is compared.
+    """
+    counts = [0] * len(ends)
+    agreed = 0
+    following = -1  # the place that the next moment compares with
+    for t in range(len(ends) - 1, -1, -1):
+        place, here = ends[t], start + t
+        if text[place] != text[here]:
+            agreed = 0
+        elif following == place + 1:
+            agreed += 1
+        else:
+            agreed = 1
+            end = min(most, len(text) - here)
+            while agreed < end and text[place + agreed] == text[here + agreed]:
+                agreed += 1
+        following, counts[t] = place, agreed
+    return counts

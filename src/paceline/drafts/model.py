@@ -42,6 +42,7 @@ class ModelDraft(Draft):
     engine       scores the drafted tokens; this draft owns and frees it
     calibrate    choose the temperature of its laws by what the target said in earlier rounds of
                  the request; nothing to do where that is greedy
+    usable       so many of the first entries of its rows stand for tokens that it may propose
 
     Raises PairError if its vocabulary is not the target's.
     """
@@ -60,7 +61,7 @@ class ModelDraft(Draft):
         self.looks_back = calibrate
         self._states: dict[Context, _State] = {}
         # Rows of padding that only one of the two models has can't be proposed.
-        self._usable = min(target.vocabulary_size, engine.vocabulary_size)
+        self.usable = min(target.vocabulary_size, engine.vocabulary_size)
 
     @classmethod
     def create(cls, target: Engine, **options: Any) -> ModelDraft:
@@ -119,7 +120,7 @@ class ModelDraft(Draft):
         state = self._states[context]
         try:
             law = RowLaws(
-                row[:, : self._usable],
+                row[:, : self.usable],
                 state.sampling,
                 context.history,
                 (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,16 @@ class Account:
             "plain_s_by_costs": self.plain_s,
             "saved_s_by_costs": self.saved_s,
         }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Account:
+        return cls(
+            row["rounds"],
+            row["rounds_asked"],
+            Counter({int(limit): n for limit, n in row["limits"].items()}),
+            row["spent_s"],
+            row["plain_s_by_costs"],
+        )
 
     def sentence(self) -> str:
         """For a terminal."""

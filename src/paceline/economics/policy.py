@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline")
 
-_LEAST_GAIN = 1.05  # below this, plain decoding: wide forwards cost more in use than in a profile
+LEAST_GAIN = 1.05  # below this, plain decoding: wide forwards cost more in use than in a profile
 _PROBE_SHARE = 0.01  # of decoding time may go into finding out whether a priced draft pays now
 _HORIZON = 64  # tokens over which catching up is written off
 _PLAIN = Choice(None, 0)
@@ -301,7 +301,7 @@ class MeasuredPolicy:
             return []
         context = sum(len(stream.history) for stream in streams) // count
         round_s = self.costs.round_s(count, context)
-        least = _LEAST_GAIN * plain(round_s, count)
+        least = LEAST_GAIN * plain(round_s, count)
         if count == 1:
             choices = [self._for_one(streams[0], options[0], round_s, least)]
         else:

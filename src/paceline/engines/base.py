@@ -149,6 +149,15 @@ class Engine(abc.ABC):
     ) -> Engine:
         """Load a model. Unknown options are refused by name (TypeError is not for users)."""
 
+    @classmethod
+    def load_tokenizer(cls, target: str) -> Engine:
+        """What reads a model's texts without its weights: an engine that scores nothing. Raises
+        SettingError where there is no such thing."""
+        raise SettingError(
+            f"The engine {cls.name} can't load the tokenizer of {target} alone.",
+            "Use a model of the engine llamacpp or transformers.",
+        )
+
     @abc.abstractmethod
     def open(self) -> Sequence:
         """A new, empty sequence. Raises ModelError when `max_sequences` are open."""

@@ -24,6 +24,7 @@ from paceline.engines.llamacpp_load import (
 )
 from paceline.engines.llamacpp_threads import default_threads
 from paceline.engines.llamacpp_tokenizer import LlamaCppTokenizer
+from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.errors import ModelError, SettingError
 from paceline.types import Array, path_of
 
@@ -128,6 +129,20 @@ class LlamaCppEngine(Engine):
         engine = cls(model, context, path.name)
         engine.place = path.absolute()
         return engine
+
+    @classmethod
+    def load_tokenizer(cls, target: str) -> TokenizerOnly:
+        """Raises ModelError as `load` does."""
+        path = Path(target)
+        model = load_model(path, vocabulary_only=True)
+        tokenizer = LlamaCppTokenizer(model, path.name)
+
+        def free() -> None:
+            tokenizer.close()
+            llama_cpp.llama_model_free(model)
+
+        place = path.absolute()
+        return TokenizerOnly(cls.name, path.name, tokenizer, tokenizer.size, place, free)
 
     def open(self) -> LlamaCppSequence:
         self._check_open()

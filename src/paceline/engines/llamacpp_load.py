@@ -62,8 +62,9 @@ def _start() -> None:
     llama_cpp.llama_backend_init()
 
 
-def load_model(path: Path) -> Any:
-    """A pointer to the model in a file. Raises ModelError for a file that is missing, damaged or
+def load_model(path: Path, *, vocabulary_only: bool = False) -> Any:
+    """A pointer to the model in a file, with its weights unless only its vocabulary is wanted.
+    Raises ModelError for a file that is missing, damaged or
     no GGUF, and for models whose state can't be rewound."""
     if path.is_dir():
         raise ModelError(f"{path} is a directory.", "Give the GGUF file in it.")
@@ -74,6 +75,7 @@ def load_model(path: Path) -> Any:
     # Mapping the file would keep it resident beside the copy that llama.cpp makes of every
     # tensor it rearranges for the CPU: half as much memory again for the usual quantisations.
     parameters.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
+    parameters.vocab_only = vocabulary_only
     log.begin()
     _start()
     model = llama_cpp.llama_model_load_from_file(os.fsencode(path), parameters)

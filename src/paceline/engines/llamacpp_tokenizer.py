@@ -40,6 +40,7 @@ class LlamaCppTokenizer(Tokenizer):
         self._template = llama_cpp.llama_model_chat_template(model, None)
         self._begin = llama_cpp.llama_vocab_bos(self._vocab)
         self._end = llama_cpp.llama_vocab_eos(self._vocab)
+        self.end_token = self._end if self._end in self.end_tokens else None
         self._puts_space = self._has_space_prefix()
 
     def _has_space_prefix(self) -> bool:
@@ -131,7 +132,7 @@ class LlamaCppTokenizer(Tokenizer):
             raise ValueError("the engine is closed")
 
 
-class _Generation(jinja2.ext.Extension):
+class _Generation(jinja2.ext.Extension):  # type: ignore[misc]
     """Templates may mark what the assistant said, for training; here the mark means nothing."""
 
     tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
@@ -151,12 +152,13 @@ def _render(template: str, messages: Sequence[Message], begin: str, end: str) ->
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     try:
-        return environment.from_string(template).render(
+        text: str = environment.from_string(template).render(
             messages=[dict(message) for message in messages],
             add_generation_prompt=True,
             bos_token=begin,
             eos_token=end,
         )
+        return text
     except Exception as error:  # whatever a template does with messages it wasn't made for
         raise PromptError(
             f"The model's chat template refuses the messages: {error}.",

@@ -32,6 +32,17 @@ def load(target: str, *, engine: str | None = None, **options: Any) -> Engine:
     return loaded
 
 
+def load_tokenizer(target: str, *, engine: str | None = None) -> Engine:
+    """A model's tokenizer without its weights, as an engine that scores nothing: loaded in a
+    moment, in little memory. Arguments as for `load`.
+
+    Raises ModelError if there is no such model, SettingError where its engine can't.
+    """
+    place = resolve(target)
+    loaded: Engine = plugins.find("engine", engine or engine_of(place)).load_tokenizer(place)
+    return loaded
+
+
 def resolve(target: str) -> str:
     """A demo model's name becomes its file; everything else stays."""
     if target not in catalog.CATALOG or Path(target).exists():

@@ -16,10 +16,12 @@ class Tokenizer(abc.ABC):
     (padding rows), and those have no text.
 
     end_tokens    ids with which the model ends an answer
+    end_token     the one that it names as the usual one, if it names any
     """
 
     size: int
     end_tokens: frozenset[int]
+    end_token: int | None = None
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
 from paceline.engines.tokenizer import Message, Tokenizer
+from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.errors import SettingError
 from paceline.types import Array, path_of
 
@@ -29,6 +30,7 @@ class ToyTokenizer(Tokenizer):
         self.alphabet = alphabet
         self.size = size
         self.end_tokens = end_tokens
+        self.end_token = min(end_tokens, default=None)
 
     def encode(self, text: str) -> list[int]:
         unknown = sorted(set(text) - set(self.alphabet))
@@ -151,6 +153,11 @@ class ToyEngine(Engine):
             end_tokens=(26,),
             max_sequences=max_sequences,
         )
+
+    @classmethod
+    def load_tokenizer(cls, target: str) -> TokenizerOnly:
+        toy = cls.load(target)
+        return TokenizerOnly(cls.name, toy.model, toy.tokenizer, toy.vocabulary_size)
 
     def open(self) -> ToySequence:
         if self.sequences_open >= self.capabilities.max_sequences:

@@ -16,8 +16,9 @@ import torch
 import transformers
 
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
+from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.engines.transformers_cache import Branches, KeyValueCache, Piece, Plan
-from paceline.engines.transformers_load import Loaded, load_model, readable
+from paceline.engines.transformers_load import Loaded, load_model, load_tokenizer, readable
 from paceline.engines.transformers_tokenizer import TransformersTokenizer
 from paceline.engines.transformers_trial import Trial, run, try_out
 from paceline.errors import SettingError, unknown_name
@@ -136,6 +137,19 @@ class TransformersEngine(Engine):
     def windows(self) -> Mapping[int, int]:
         """Most tokens a row sees, by layer; 0: all."""
         return self._trial.windows
+
+    @classmethod
+    def load_tokenizer(cls, target: str) -> TokenizerOnly:
+        """Of a directory or hub name. Raises ModelError if it can't be read."""
+        tokenizer, config, ends = load_tokenizer(target)
+        place = Path(target)
+        return TokenizerOnly(
+            cls.name,
+            target,
+            TransformersTokenizer(tokenizer, listed(ends)),
+            config.get_text_config(decoder=True).vocab_size,
+            place.absolute() if place.exists() else None,
+        )
 
     def open(self) -> TransformersSequence:
         if not self.free_slots:

@@ -16,7 +16,13 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    GgufConfig,
+)
 
 from paceline.engines import transformers_cache
 from paceline.engines.transformers_linear import cpu_field
@@ -69,6 +75,30 @@ def load_model(target: str, dtype: str | None, device: str | None) -> Loaded:
         model = model.to(place).eval()
     actual = str(model.dtype).removeprefix("torch.")
     return Loaded(model, tokenizer, actual, reason, place, converted)
+
+
+def load_tokenizer(target: str) -> tuple[Any, Any, Any]:
+    """The tokenizer and configuration of a directory or a hub name, and the end tokens that its
+    generation settings name.
+
+    Raises ModelError for what can't be found or read, and for a GGUF file, whose tokenizer
+    transformers only has after converting all of it.
+    """
+    with readable(target):
+        source = locate(target)
+        if isinstance(source, Path) and source.is_file():
+            raise ModelError(
+                f"{target} is a GGUF file, of which transformers can't read the tokenizer alone.",
+                "Use the llamacpp engine.",
+            )
+        name = str(source)
+        config = AutoConfig.from_pretrained(name)
+        refuse_what_cant_be_undone(target, config)
+        try:
+            ends = GenerationConfig.from_pretrained(name).eos_token_id
+        except OSError:  # not all have such settings
+            ends = config.eos_token_id
+        return AutoTokenizer.from_pretrained(name), config, ends
 
 
 def choose_device(device: str | None) -> torch.device:

@@ -42,7 +42,7 @@ class TransformersTokenizer(Tokenizer):
         self._backend.no_padding()
         added = tokenizer.added_tokens_decoder
         self.size = 1 + max(tokenizer.get_vocab().values(), default=-1)
-        own = tokenizer.eos_token_id
+        own = self.end_token = tokenizer.eos_token_id
         self.end_tokens = frozenset(end_tokens) | (frozenset() if own is None else {own})
         self._control = {token for token, entry in added.items() if entry.special}
         self._control |= set(tokenizer.all_special_ids) | self.end_tokens

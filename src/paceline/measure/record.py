@@ -61,6 +61,14 @@ def trace_of(
 def replayed(draft: Draft, prompt: Sequence[int], output: Sequence[int]) -> SourceTrace:
     """A foreseeable draft over a finished answer: twice at once, watched and unwatched, because
     a draft may offer more to a policy that looks first."""
+    foreseen = draft.foresee(prompt, output, MOST)
+    if foreseen is None:
+        return asked_throughout(draft, prompt, output)
+    return SourceTrace(**{name: tuple(entries) for name, entries in foreseen._asdict().items()})
+
+
+def asked_throughout(draft: Draft, prompt: Sequence[int], output: Sequence[int]) -> SourceTrace:
+    """The same, by asking the draft before every token."""
     evidence, right, offered, unwatched = [], [], [], []
     watched_by, other = Context(History(prompt)), Context(History(prompt))
     both = [watched_by, other]
