@@ -12,7 +12,8 @@ from typing import Any
 from paceline.engines.base import Engine
 from paceline.measure.machine import machine_facts
 from paceline.measure.stats import Pair, speed_ratio
-from paceline.measure.workload import WorkloadPrompt, read_workload
+from paceline.measure.workload import WorkloadPrompt
+from paceline.measure.workload_formats import find_workload
 
 HERE = Path(__file__).parent
 LAP = HERE / "data" / "lap.jsonl"
@@ -24,7 +25,7 @@ Timed = Callable[[tuple[int, ...]], tuple[float, tuple[int, ...]]]
 
 def prompts(categories: Sequence[str] | None = None) -> list[WorkloadPrompt]:
     """The lap: 14 prompts in 8 categories, or those of some categories."""
-    every = read_workload(str(LAP)).prompts
+    every = find_workload(str(LAP)).prompts
     return [p for p in every if categories is None or p.category in categories]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from paceline.cli.main import main
 from paceline.errors import DownloadError
+from paceline.measure.run_file import read_result
 from paceline.models import catalog
 
 GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
@@ -103,11 +104,12 @@ def test_a_recorded_bench_can_be_simulated(run, tmp_path: Path) -> None:
     code, out, _ = run(*bench, "-n", "auto,3", "-o", "b.json", "--record", "r.jsonl")
     assert code == 0
     assert "policy: drafted in" in out
-    document = json.loads((tmp_path / "b.json").read_text())
-    assert [c["limit"] for c in document["configurations"]] == [0, "auto", 3]
-    policies = {run["configuration"]: run["policy"] for run in document["runs"]}
+    result = read_result("b.json")
+    assert [c.limit for c in result.configurations] == [0, None, 3]
+    policies = {run.configuration: run.account for run in result.runs}
     assert policies["plain"] is policies["lookup -n 3"] is None
-    assert policies["lookup -n auto"]["rounds"] > 0
+    assert policies["lookup -n auto"].rounds > 0
+    assert result.configuration("lookup -n auto").costs["points"]
     run("profile", "toy:3", "--sweeps", "2", "-o", "costs.json")
     code, out, _ = run("simulate", "r.jsonl", "--costs", "costs.json", "--policy", "measured")
     assert code == 0
@@ -286,12 +288,12 @@ def test_a_bench_without_any_measured_prompt_is_a_failure(run, tmp_path: Path) -
     code, out, err = run("bench", "toy:3")  # the built-in prompts are not in its letters
     assert (code, out) == (2, "")
     assert "No prompt was measured. edit: The toy vocabulary has no" in err
-    assert not list(tmp_path.glob("*.json"))
+    assert not list(tmp_path.glob("paceline-bench*"))
 
 
 def test_a_failed_start_leaves_no_file(run, tmp_path: Path) -> None:
     assert run("bench", "no/such.gguf")[0] == 2
-    assert not list(tmp_path.glob("*.json"))
+    assert not list(tmp_path.glob("paceline-bench*"))
 
 
 def test_whatever_ends_a_bench_what_was_measured_is_written(
@@ -312,7 +314,7 @@ def test_whatever_ends_a_bench_what_was_measured_is_written(
         run(
             "bench", "toy:3", "--max-tokens", "12", "--prompts", prompts(tmp_path), "-o", "out.json"
         )
-    assert len(json.loads((tmp_path / "out.json").read_text())["runs"]) == 3
+    assert len(read_result("out.json").runs) == 3
 
 
 def test_a_draft_with_another_vocabulary_is_refused(run, monkeypatch) -> None:
@@ -360,10 +362,11 @@ def test_bench_prints_a_card_and_writes_a_file(run, tmp_path: Path) -> None:
     assert "lookup -n 5" in out
     assert "Line 2 is not JSON. Left out." in err
     assert "Left out: Line 2 is not JSON." in out
-    document = json.loads((tmp_path / "out.json").read_text())
-    assert document["complete"] is True
-    assert len(document["runs"]) == 6
-    assert document["command"][:2] == ["paceline", "bench"] or document["command"]
+    result = read_result("out.json")
+    assert result.complete
+    assert len(result.runs) == 6
+    assert result.header.command
+    assert result.header.bandwidth_bytes_per_s > 0
 
 
 def test_bench_json_prints_the_document(run, tmp_path: Path) -> None:
@@ -379,7 +382,9 @@ def test_bench_json_prints_the_document(run, tmp_path: Path) -> None:
         "out.json",
     )
     assert code == 0
-    assert json.loads(out)["runs"] == json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert [run["text"] for run in json.loads(out)["runs"]] == [
+        run.text for run in read_result("out.json").runs
+    ]
 
 
 def test_an_interrupted_bench_writes_what_it_has(run, tmp_path: Path, monkeypatch) -> None:
@@ -400,19 +405,39 @@ def test_an_interrupted_bench_writes_what_it_has(run, tmp_path: Path, monkeypatc
     assert code == 1
     assert "Interrupted" in out
     assert "kept" in err
-    document = json.loads((tmp_path / "out.json").read_text())
-    assert document["complete"] is False
-    assert [r["id"] for r in document["runs"]] == ["one", "one", "two"]
+    result = read_result("out.json")
+    assert not result.complete
+    assert [run.id for run in result.runs] == ["one", "one", "two"]
+    code, out, err = run(
+        "bench",
+        "toy:3",
+        "--max-tokens",
+        "12",
+        "--prompts",
+        str(tmp_path / "prompts.jsonl"),
+        "-o",
+        "out.json",
+    )
+    assert code == 0
+    assert "Going on: 2 of 4 runs are there" in err
+    assert "Interrupted" not in out
 
 
-def test_a_full_disk_at_the_end_of_a_bench_is_said(run, tmp_path: Path, monkeypatch) -> None:
-    def full(self, *args, **kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_full_disk_in_the_middle_of_a_bench_is_said(run, tmp_path: Path, monkeypatch) -> None:
+    from paceline.measure.run_file import RunFile
 
-    monkeypatch.setattr(Path, "write_text", full)
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes(b'{"prompt": "abcabc"}\n')
-    code, out, err = run("bench", "toy:3", "--max-tokens", "12", "--prompts", str(path))
+    real, calls = RunFile._write, []
+
+    def full(self, document) -> None:
+        calls.append(1)
+        if len(calls) > 3:
+            self._stream.write = lambda _: (_ for _ in ()).throw(
+                OSError(errno.ENOSPC, "No space left on device")
+            )
+        real(self, document)
+
+    monkeypatch.setattr(RunFile, "_write", full)
+    code, out, err = run("bench", "toy:3", "--max-tokens", "12", "--prompts", prompts(tmp_path))
     assert code == 2
     assert "times as fast" in out
     assert "No space left on device" in err

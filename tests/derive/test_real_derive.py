@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from paceline.derive.vocabulary import BytePairs, counted, kept_tokens
-from paceline.measure.workload import built_in
+from paceline.measure.workload_formats import find_workload
 
 pytestmark = pytest.mark.model
 
@@ -23,7 +23,7 @@ def test_real_text_is_cut_as_before(smollm2_path: Path) -> None:
     """Its tokenizer alone: reading the weights out of the file would take half a minute."""
     whole = AutoTokenizer.from_pretrained(str(smollm2_path.parent), gguf_file=smollm2_path.name)
     backend = whole.backend_tokenizer
-    corpus = [m["content"] for prompt in built_in().prompts for m in prompt.messages]
+    corpus = [m["content"] for prompt in find_workload("demo").prompts for m in prompt.messages]
     pairs = BytePairs("it", json.loads(backend.to_str()))
     tokens = kept_tokens(pairs, counted(backend, corpus), 8000, rows=len(whole))
     assert len(tokens) == 8000

@@ -5,31 +5,32 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import TypeAlias
 
 from tqdm import tqdm
 
-from paceline.cli import options
-from paceline.cli.parser import Parser, at_least, limits
-from paceline.drafts.base import Draft
-from paceline.economics.policy import MeasuredPolicy
-from paceline.economics.trace import Header, write
+from paceline.cli import bench_endpoint, options
+from paceline.cli.bench_configurations import Configurations, add_also, add_configuration
+from paceline.cli.parser import Parser, at_least
+from paceline.cli.workloads import add_workload, workload_of
+from paceline.economics.trace import Header as RecordingHeader
+from paceline.economics.trace import write
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
-from paceline.measure.bench import BenchResult, Configuration, as_document, run_bench
+from paceline.measure.bench import Configuration, header_of, run_bench, with_plain
 from paceline.measure.card import card
 from paceline.measure.record import is_replayable, sources_of, trace_of
-from paceline.measure.workload import built_in, read_workload
-
-_Fresh: TypeAlias = Callable[[], MeasuredPolicy] | None
+from paceline.measure.resources import read_bandwidth
+from paceline.measure.result import BenchResult, as_document
+from paceline.measure.run_file import RunFile
+from paceline.measure.workload import Workload
 
 EXAMPLES = """\
   paceline bench smollm2-135m -d lookup
-  paceline bench model.gguf -d lookup -d draft.gguf -n 3,7 --prompts prompts.jsonl"""
+  paceline bench model.gguf -d lookup -d draft.gguf -n 3,7 --prompts prompts.jsonl -o run.jsonl
+  paceline bench model.gguf -n auto,3 --also "--temperature 0.8" --also "--verifier block -n 7\""""
 
 
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
@@ -39,37 +40,16 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         help="compare plain and drafted decoding on your prompts",
         description=(
             "Decode every prompt plainly and with each draft and limit, interleaved, and print a "
-            "card;\neverything measured goes to a JSON file."
+            "card.\nEverything measured goes to a file as it comes: started again with the same "
+            "file, a\nbench goes on where it was. `paceline report FILE` makes a page of it."
         ),
     )
     options.add_target(parser)
-    parser.add_argument(
-        "-d",
-        "--draft",
-        action="append",
-        metavar="DRAFT",
-        help=f"{options.DRAFT_HELP} (repeatable; default: lookup)",
-    )
-    parser.add_argument(
-        "-n",
-        "--limit",
-        type=limits,
-        default=[None],
-        metavar="N[,N…]",
-        help="auto: all drafts on offer, asked only when it pays; a number: each draft always, at "
-        "most N tokens a round. Several are compared (default: auto)",
-    )
-    options.add_policy(parser)
-    options.add_verifier(parser)
-    parser.add_argument(
-        "--prompts",
-        metavar="FILE",
-        help='JSONL: "prompt" or chat "messages", "id", "category" (default: six built-in prompts)',
-    )
-    parser.add_argument(
-        "--categories", metavar="NAME[,NAME…]", help="only the prompts of these categories"
-    )
-    parser.add_argument("--raw", action="store_true", help="prompts without the chat template")
+    parser.may_leave_out("target")
+    bench_endpoint.add_endpoint(parser)
+    add_configuration(parser)
+    add_also(parser)
+    add_workload(parser)
     parser.add_argument(
         "--max-tokens",
         type=at_least(2),
@@ -85,76 +65,125 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         help="times each prompt is run (default: 1)",
     )
     parser.add_argument(
-        "-o", "--out", metavar="FILE", help="the JSON file (default: paceline-bench-DATE-TIME.json)"
+        "--warm",
+        action="store_true",
+        help="allow drafts that remember earlier prompts; else every prompt meets a fresh one",
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="the file of runs, JSONL (default: paceline-bench-DATE-TIME.jsonl)",
     )
     parser.add_argument(
         "--record",
         metavar="FILE",
         help="also write what each draft would have offered at every token, for `simulate`",
     )
-    parser.add_argument("--json", action="store_true", help="print the JSON document, not the card")
+    parser.add_argument(
+        "--json", action="store_true", help="print the figures as JSON, not the card"
+    )
     options.add_draft_loading(parser)
     options.add_sampling(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    workload = read_workload(args.prompts, raw=args.raw) if args.prompts else built_in()
-    if args.categories:
-        workload = workload.of_categories(args.categories.split(","))
-    for sentence in workload.skipped:
-        print(f"{workload.name}: {sentence} Left out.", file=sys.stderr)
-    if args.costs is not None and None not in args.limit:
-        raise SettingError(
-            f"--costs is {args.costs}, and no limit is auto.", "Add -n auto, or drop --costs."
+    if args.endpoint is not None:
+        return bench_endpoint.run(args)
+    bench_endpoint.refuse_without_endpoint(args)
+    workload = workload_of(args)
+    _check(args)
+    out = options.out_path(args.out or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.jsonl", "-o")
+    record = None if args.record is None else options.out_path(args.record, "--record")
+    with ExitStack() as stack:
+        configurations = with_plain(Configurations(stack).all(args))
+        engine = configurations[0].engine
+        assert engine is not None
+        if record is not None:
+            _check_record(configurations)
+        header = header_of(
+            engine,
+            configurations,
+            workload,
+            max_tokens=args.max_tokens,
+            repeats=args.repeats,
+            seed=args.seed or 0,
+            command=("paceline", *sys.argv[1:]),
+            bandwidth=read_bandwidth(),
         )
-    if args.draft is not None and set(args.draft) == {"none"}:
-        raise SettingError("There is no draft to bench.", "Name one with -d.")
+        file, result = RunFile.open(out, header)
+        unwritten: DataError | None = None
+        try:
+            with file:
+                _measure(engine, configurations, workload, result, file)
+        except DataError as error:
+            unwritten = error  # what was measured is told first
+        if not result.runs:
+            out.unlink(missing_ok=True)
+            first = next((f"{id}: {why}" for id, why in result.failed.items()), "")
+            raise unwritten or DataError(
+                f"No prompt was measured. {first or 'It was interrupted.'}",
+                "Mend that and run it again.",
+            )
+        print(json.dumps(as_document(result), ensure_ascii=False) if args.json else card(result))
+        if unwritten:
+            raise unwritten
+        print(f"Everything measured is in {out}: `paceline report {out}`.", file=sys.stderr)
+        if record is not None:
+            _record(record, engine, configurations, workload, result)
+            print(f"The rounds are in {record}: `paceline simulate {record}`.", file=sys.stderr)
+    return 0 if result.complete else 1
+
+
+def _check(args: argparse.Namespace) -> None:
     if args.lossy and args.record is not None:
         raise SettingError(
             "A lossy verifier accepts other tokens than those a recording counts as right.",
             "Record with an exact verifier, or drop --record.",
         )
-    out = options.out_path(args.out or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.json", "-o")
-    record = None if args.record is None else options.out_path(args.record, "--record")
-    with ExitStack() as stack:
-        engine = stack.enter_context(options.load_target(args))
-        sampling = options.sampling_of(args, engine)
-        configurations = _configurations(args, engine, stack)
-        result = BenchResult(
-            engine.facts(),
-            [Configuration("plain"), *configurations],
-            workload,
-            sampling,
-            args.max_tokens,
+
+
+def _check_record(configurations: list[Configuration]) -> None:
+    """A recording has one target, one temperature and chains. Raises SettingError."""
+    if len({one.baseline for one in configurations}) > 1:
+        raise SettingError(
+            "A recording holds one target and one sampling, and --also names another.",
+            "Record it in a bench of its own.",
         )
-        try:
-            _measure(engine, configurations, result, args.repeats)
-        finally:
-            # Whatever ended the run, what was measured is written before anything else.
-            if result.runs:
-                document = {"command": ["paceline", *sys.argv[1:]], **as_document(result)}
-                unwritten = _write(out, document)
-                if record is not None:
-                    unwritten = _record(record, engine, result) or unwritten
-    if not result.runs:
-        failed = result.failed[0] if result.failed else "It was interrupted."
-        raise DataError(f"No prompt was measured. {failed}", "Mend that and run it again.")
-    print(json.dumps(document, ensure_ascii=False) if args.json else card(result))
-    if unwritten:
-        raise unwritten
-    print(f"Everything measured is in {out}.", file=sys.stderr)
-    if record is not None:
-        print(f"The rounds are in {record}: `paceline simulate {record}`.", file=sys.stderr)
-    return 0 if result.complete else 1
+    for one in configurations:
+        verifier = one.chosen_verifier
+        if verifier.lossy:
+            raise SettingError(
+                "A lossy verifier accepts other tokens than those a recording counts as right.",
+                "Record with an exact verifier, or drop --record.",
+            )
+        assert one.engine is not None
+        trees = [name for name, draft in one.drafts.items() if draft.branches]
+        if trees and verifier.trees and one.engine.capabilities.trees:
+            raise SettingError(
+                f"The draft {trees[0]!r} offers trees, and a recording holds chains.",
+                "Leave --record out, or take chains: --verifier chain --allow-chains.",
+            )
 
 
 def _measure(
-    engine: Engine, configurations: list[Configuration], result: BenchResult, repeats: int
+    engine: Engine,
+    configurations: list[Configuration],
+    workload: Workload,
+    result: BenchResult,
+    file: RunFile,
 ) -> None:
     """Run the bench under a progress bar; an interrupt ends it and keeps what it has."""
-    total = (len(configurations) + 1) * len(result.workload.prompts) * repeats
-    with tqdm(total=total, unit="run", file=sys.stderr, dynamic_ncols=True) as bar:
+    header = result.header
+    each = len(configurations)
+    left = each * len(result.missing())
+    total = each * len(header.prompts) * header.repeats
+    if result.runs:
+        print(f"Going on: {total - left} of {total} runs are there.", file=sys.stderr)
+    with tqdm(
+        total=total, initial=total - left, unit="run", file=sys.stderr, dynamic_ncols=True
+    ) as bar:
 
         def show(prompt: str, configuration: str) -> None:
             bar.set_postfix_str(f"{prompt}, {configuration}")
@@ -164,88 +193,55 @@ def _measure(
             run_bench(
                 engine,
                 configurations,
-                result.workload,
-                max_tokens=result.max_tokens,
-                sampling=result.sampling,
-                repeats=repeats,
+                workload,
+                max_tokens=header.max_tokens,
+                repeats=header.repeats,
                 on_progress=show,
                 result=result,
+                keeper=file,
             )
         except KeyboardInterrupt:
-            bar.write("Interrupted; what was measured is kept.", file=sys.stderr)
+            bar.write(
+                "Interrupted; what was measured is kept, and the same command with -o goes on.",
+                file=sys.stderr,
+            )
 
 
-def _configurations(
-    args: argparse.Namespace, engine: Engine, stack: ExitStack
-) -> list[Configuration]:
-    """With `auto`, one configuration with all drafts on offer; with a number, one a draft."""
-    options.find_verifier(args.verifier, {}, lossy=args.lossy)  # refused before drafts are loaded
-    drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
-    verifier = options.find_verifier(args.verifier, drafts, lossy=args.lossy)
-    options.check_trees(args, engine, drafts, verifier)
-    trees = [name for name, draft in drafts.items() if draft.branches]
-    if args.record and trees and verifier.trees and engine.capabilities.trees:
-        raise SettingError(
-            f"The draft {trees[0]!r} offers trees, and a recording holds chains.",
-            "Leave --record out, or take chains: --verifier chain --allow-chains.",
-        )
-    found: list[Configuration] = []
-
-    def add(name: str, some: dict[str, Draft], limit: int | None, policy: _Fresh = None) -> None:
-        verifier = options.find_verifier(args.verifier, some, lossy=args.lossy)
-        chains = args.allow_chains
-        found.append(Configuration(name, some, limit, verifier, policy, chains_for_trees=chains))
-
-    for limit in dict.fromkeys(args.limit):
-        if limit is None:
-            policy = options.measured(args, engine, drafts)
-            name = f"{' + '.join(drafts)} -n auto"
-            add(name, drafts, None, policy.fresh)
-        else:
-            for label, draft in drafts.items():
-                add(f"{label} -n {limit}", {label: draft}, limit)
-    return found
-
-
-def _write(path: Path, document: dict[str, object]) -> DataError | None:
-    """Write the file; what prevents it is told after the card has been printed."""
-    try:
-        path.write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
-    except OSError as error:
-        return DataError(
-            f"{path} can't be written: {error.strerror}.",
-            "Make room; --json prints the document to stdout.",
-        )
-    return None
-
-
-def _record(path: Path, engine: Engine, result: BenchResult) -> DataError | None:
-    """Write a line for each run; what prevents it is told after the card has been printed."""
-    drafts = {name: draft for c in result.configurations for name, draft in c.drafts.items()}
-    header = Header(
+def _record(
+    path: Path,
+    engine: Engine,
+    configurations: list[Configuration],
+    workload: Workload,
+    result: BenchResult,
+) -> None:
+    """Write a line for each run. Raises DataError where there is no room."""
+    drafts = {name: draft for c in configurations for name, draft in c.drafts.items()}
+    header = RecordingHeader(
         target=engine.facts(),
-        temperature=result.sampling.temperature,
+        temperature=result.configurations[0].sampling.temperature,
         sources=sources_of(drafts),
         weighs=tuple(name for name, d in drafts.items() if d.weighs and is_replayable(d)),
         command=("paceline", *sys.argv[1:]),
     )
+    prompts = {prompt.id: prompt for prompt in workload.prompts}
     size = engine.capabilities.context_size
     try:
         with path.open("w", encoding="utf-8") as file:
             write(header, file)
             for run in result.runs:
-                prompt = run.prompt.tokens(engine)
+                prompt = result.asked(prompts[run.id]).tokens(engine)
                 trace = trace_of(
-                    id=run.prompt.id,
-                    category=run.prompt.category,
+                    id=run.id,
+                    category=run.category,
                     configuration=run.configuration,
                     prompt=prompt,
-                    output=run.generation.tokens,
-                    rounds=run.generation.rounds,
+                    output=run.tokens,
+                    rounds=run.rounds,
                     drafts=drafts,
-                    most_tokens=min(result.max_tokens, size - len(prompt)),
+                    most_tokens=min(result.header.max_tokens, size - len(prompt)),
                 )
                 write(trace, file)
     except OSError as error:
-        return DataError(f"{path} can't be written: {error.strerror}.", "Make room, run it again.")
-    return None
+        raise DataError(
+            f"{path} can't be written: {error.strerror}.", "Make room, run it again."
+        ) from None

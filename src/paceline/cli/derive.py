@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.parser import Parser, at_least
+from paceline.cli.workloads import remarks
 from paceline.errors import DataError, SettingError
-from paceline.measure.workload import read_workload
+from paceline.measure.workload_formats import find_workload
 
 if TYPE_CHECKING:
     from paceline.derive.make import Derived
@@ -102,11 +103,14 @@ def _texts(names: list[str]) -> Iterator[str]:
     """The texts of a corpus: a file whole, or each message of its prompts."""
     for name in names:
         if name.endswith(".jsonl"):
-            workload = read_workload(name)
-            for sentence in workload.skipped:
-                print(f"{name}: {sentence} Left out.", file=sys.stderr)
+            workload = find_workload(name)
+            for line in remarks(workload):
+                print(line, file=sys.stderr)
             for prompt in workload.prompts:
-                yield from (message["content"] for message in prompt.messages)
+                new = prompt.messages[-1:] if prompt.follows else prompt.messages
+                yield from (message["content"] for message in new)
+                if prompt.answer is not None:
+                    yield prompt.answer
             continue
         try:
             yield Path(name).read_text(encoding="utf-8-sig")

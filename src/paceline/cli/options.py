@@ -259,7 +259,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, metavar="N", help="of the random numbers")
 
 
-def sampling_of(args: argparse.Namespace, target: Engine) -> Sampling:
+def sampling_of(args: argparse.Namespace, target: Engine | None) -> Sampling:
+    """The settings that were given; the target makes tokens of texts. Raises SettingError for a
+    text without one."""
     return Sampling(
         temperature=args.temperature,
         top_k=args.top_k,
@@ -285,8 +287,13 @@ def _bias(text: str) -> tuple[int, float]:
         raise SettingError(f"--logit-bias is {text!r}.", "Write TOKEN=X, as in 42=-1.5.") from None
 
 
-def _sequence(target: Engine, text: str) -> tuple[int, ...]:
+def _sequence(target: Engine | None, text: str) -> tuple[int, ...]:
     """The tokens of a text, without the beginning-of-text token a prompt would get."""
+    if target is None:
+        raise SettingError(
+            f"--ban-text is {text!r}, and only a model in this process can make tokens of it.",
+            "Leave it out.",
+        )
     tokens = target.tokenizer.encode(text)
     empty = target.tokenizer.encode("")
     return tuple(tokens[len(empty) :] if tokens[: len(empty)] == empty else tokens)

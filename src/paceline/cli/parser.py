@@ -11,7 +11,12 @@ from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """`examples` stand first in the help; an error is one line and exit code 2."""
+    """`examples` stand first in the help; an error is one line and exit code 2.
+
+    quoting    options whose value is a text of options, so that it may begin with a dash
+    """
+
+    quoting: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -26,11 +31,25 @@ class Parser(argparse.ArgumentParser):
             else (super().format_help())
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        for place in range(len(words) - 2, -1, -1):
+            if words[place] in self.quoting:
+                words[place : place + 2] = [f"{words[place]}={words[place + 1]}"]
+        return super().parse_known_args(words, namespace)
+
     def may_leave_out(self, name: str) -> None:
         """A positional argument that other verbs need, and this one can do without."""
         for action in self._actions:
             if action.dest == name:
                 action.nargs, action.required = "?", False
+
+    def as_option(self, name: str) -> None:
+        """A positional argument that is an option here."""
+        for action in self._actions:
+            if action.dest == name:
+                action.option_strings, action.required = [f"--{name}"], False
+                self._option_string_actions[f"--{name}"] = action
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {_with_nearest(message)} See {self.prog} --help.\n")

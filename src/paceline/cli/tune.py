@@ -12,11 +12,12 @@ from tqdm import tqdm
 
 from paceline.cli import options
 from paceline.cli.parser import Parser, at_least
+from paceline.cli.workloads import add_workload, workload_of
 from paceline.drafts.early_exit import write_setting
 from paceline.errors import SettingError
 from paceline.measure.tune import Tuner
 from paceline.measure.tune_result import Candidate, TuneResult
-from paceline.measure.workload import Workload, built_in, read_workload
+from paceline.measure.workload import Workload
 
 if TYPE_CHECKING:
     from paceline.engines.transformers_head import HeadFile
@@ -41,12 +42,7 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         ),
     )
     options.add_target(parser)
-    parser.add_argument(
-        "--prompts",
-        metavar="FILE",
-        help='JSONL: "prompt" or chat "messages" (default: six built-in prompts)',
-    )
-    parser.add_argument("--raw", action="store_true", help="prompts without the chat template")
+    add_workload(parser)
     parser.add_argument(
         "--budget",
         type=at_least(1),
@@ -116,10 +112,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    workload = read_workload(args.prompts, raw=args.raw) if args.prompts else built_in()
-    for sentence in workload.skipped:
-        print(f"{workload.name}: {sentence} Left out.", file=sys.stderr)
     _check(args)
+    workload = workload_of(args, turns=False)
     out = options.out_path(args.out, "-o")
     head = None if args.fit_head is None else options.out_path(args.fit_head, "--fit-head")
     with options.load_target(args, max_sequences=4) as engine:

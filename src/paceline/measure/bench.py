@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple, Protocol
 
-from paceline.decode.figures import Figures, figures
+import numpy as np
+
 from paceline.decode.generate import Generation, decode, fitting_verifier
 from paceline.decode.policy import Policy, fixed
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Draft
 from paceline.economics.account import Account
+from paceline.economics.cost import Costs
 from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine
 from paceline.errors import PacelineError, SettingError
-from paceline.measure.divergence import Divergence, explain
-from paceline.measure.machine import machine_facts, peak_memory_bytes
-from paceline.measure.stats import Mean, Pair, Ratio, mean_per_token, speed_ratio
+from paceline.measure.divergence import explain
+from paceline.measure.identities import check_run
+from paceline.measure.resources import Taken, watched
+from paceline.measure.result import BenchResult, Header
+from paceline.measure.run import PLAIN, Described, Run, ends_of
 from paceline.measure.workload import Workload, WorkloadPrompt
-from paceline.types import Departure, Request, Round, Sampling, StopConditions
+from paceline.types import Request, Sampling, StopConditions
 from paceline.verify.base import Verifier
 
-PLAIN = "plain"
+_WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """One way to decode: drafts on offer, judged by a verifier. No drafts is plain.
 
-    limit     asks the only draft in every round for so many tokens; None leaves it to `policy`
-    policy    makes the policy of one run, so that none begins with what another has counted
+    limit       asks the only draft in every round for so many tokens; None leaves it to `policy`
+    policy      makes the policy of one run, so that none begins with what another has counted
+    engine      unless given, the bench's; `sampling` too
+    baseline    name of the plain configuration it is compared with: same engine, same sampling
+    warm        drafts may remember earlier prompts
+    costs       what `policy` goes by, for the record
     """
 
     name: str
@@ -40,115 +49,103 @@ class Configuration:
     verifier: Verifier | None = None
     policy: Callable[[], MeasuredPolicy] | None = None
     chains_for_trees: bool = False
-
-    @property
-    def lossy(self) -> str | None:
-        """The verifier's name if it gives up the target's distribution."""
-        return self.verifier.name if self.verifier is not None and self.verifier.lossy else None
-
-    @property
-    def gives_up(self) -> str:
-        return self.verifier.gives_up if self.verifier is not None else ""
-
-    @property
-    def title(self) -> str:
-        """The name, marked if the verifier is lossy."""
-        return f"{self.name} (lossy)" if self.lossy else self.name
+    engine: Engine | None = None
+    sampling: Sampling | None = None
+    baseline: str = PLAIN
+    warm: bool = False
+    costs: Costs | None = None
 
     def make_policy(self) -> Policy:
         if self.policy is not None:
             return self.policy()
         return fixed(next(iter(self.drafts), None), self.limit or 0)
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One prompt decoded in one configuration."""
-
-    configuration: str
-    prompt: WorkloadPrompt
-    prompt_tokens: int
-    generation: Generation
-    equal_to_plain: bool | None
-    divergence: Divergence | None
-    account: Account | None = None
-
     @property
-    def figures(self) -> Figures:
-        return figures(self.generation.rounds)
+    def chosen_verifier(self) -> Verifier:
+        return self.verifier or fitting_verifier(self.drafts)
+
+    def described(self, engine: Engine, sampling: Sampling) -> Described:
+        """What a file keeps of it; engine and sampling are the bench's."""
+        verifier = self.chosen_verifier
+        return Described(
+            name=self.name,
+            baseline=self.baseline,
+            target=(self.engine or engine).facts(),
+            sampling=self.sampling or sampling,
+            limit=self.limit,
+            verifier=verifier.name if self.drafts else None,
+            lossy=verifier.lossy,
+            gives_up=verifier.gives_up,
+            warm=self.warm,
+            drafts={label: draft.facts() for label, draft in self.drafts.items()},
+            costs=None if self.costs is None else self.costs.as_document(),
+        )
 
 
-@dataclass(slots=True)
-class BenchResult:
-    """All runs of a bench, and what was left out. `complete` is false after an interrupt."""
+class Keeper(Protocol):
+    """Where runs go as they come: a file."""
 
-    target: dict[str, Any]
-    configurations: list[Configuration]
-    workload: Workload
-    sampling: Sampling
-    max_tokens: int
-    runs: list[Run] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    complete: bool = False
-
-    def runs_of(self, configuration: str, category: str | None = None) -> list[Run]:
-        return [
-            run
-            for run in self.runs
-            if run.configuration == configuration and category in (None, run.prompt.category)
-        ]
-
-    def rounds_of(self, configuration: str, category: str | None = None) -> Iterator[Round]:
-        for run in self.runs_of(configuration, category):
-            yield from run.generation.rounds
-
-    def ratio(self, configuration: str, category: str | None = None) -> Ratio | None:
-        """Plain time per token over this configuration's, over the prompts that both finished."""
-        plain, drafted = (self._by_prompt(name, category) for name in (PLAIN, configuration))
-        both = [name for name in plain if name in drafted]
-        return speed_ratio([_pair(plain[name], drafted[name]) for name in both])
-
-    def _by_prompt(self, configuration: str, category: str | None) -> dict[str, Figures]:
-        """Figures of each prompt, its repeats pooled: an interval is one over prompts."""
-        rounds: dict[str, list[Round]] = {}
-        for run in self.runs_of(configuration, category):
-            rounds.setdefault(run.prompt.id, []).extend(run.generation.rounds)
-        return {name: figures(found) for name, found in rounds.items()}
-
-    def departure(self, configuration: str) -> DepartureMeans | None:
-        """How far a lossy verifier went from the target; None of an exact one, and of one that
-        can't tell."""
-        prompts: dict[str, list[Departure]] = {}
-        for run in self.runs_of(configuration):
-            if run.generation.departure is None:
-                return None
-            prompts.setdefault(run.prompt.id, []).extend(run.generation.departures)
-        return DepartureMeans.of(list(prompts.values()))
-
-    @property
-    def categories(self) -> list[str]:
-        return list(dict.fromkeys(run.prompt.category for run in self.runs))
+    def add(self, run: Run) -> None: ...
+    def fail(self, id: str, reason: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class DepartureMeans:
-    """`Departures` of a whole bench, with intervals over prompts, repeats pooled."""
+def header_of(
+    engine: Engine,
+    configurations: Sequence[Configuration],
+    workload: Workload,
+    *,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    repeats: int = 1,
+    seed: int = 0,
+    command: Sequence[str] = (),
+    bandwidth: float | None = None,
+) -> Header:
+    """The header of a bench, as `run_bench` takes it. Raises SettingError for configurations that
+    can't stand in one bench."""
+    _check(configurations, repeats)
+    sampling = sampling or Sampling()
+    return Header(
+        command=tuple(command),
+        workload=workload.facts(),
+        prompts=tuple((prompt.id, prompt.category) for prompt in workload.prompts),
+        configurations=tuple(one.described(engine, sampling) for one in configurations),
+        max_tokens=max_tokens,
+        repeats=repeats,
+        seed=seed,
+        bandwidth_bytes_per_s=bandwidth,
+        started=datetime.now().astimezone().isoformat(timespec="seconds"),
+    )
 
-    kl_nats_per_token: Mean
-    variation_per_token: Mean
-    largest_kl_nats: float
 
-    @classmethod
-    def of(cls, prompts: Sequence[Sequence[Departure]]) -> DepartureMeans | None:
-        kl = mean_per_token([(sum(d.kl_nats for d in each), len(each)) for each in prompts])
-        moved = mean_per_token([(sum(d.variation for d in each), len(each)) for each in prompts])
-        if kl is None or moved is None:
-            return None
-        return cls(kl, moved, max(d.kl_nats for each in prompts for d in each))
+def with_plain(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """The configurations, and before them the plain ones they are compared with."""
+    plain = {
+        one.baseline: Configuration(
+            one.baseline, engine=one.engine, sampling=one.sampling, baseline=one.baseline
+        )
+        for one in configurations
+    }
+    return [*plain.values(), *(one for one in configurations if one.name not in plain)]
 
 
-def _pair(plain: Figures, drafted: Figures) -> Pair:
-    return Pair(plain.decode_s, plain.tokens, drafted.decode_s, drafted.tokens)
+def _check(configurations: Sequence[Configuration], repeats: int) -> None:
+    for name, count in Counter(one.name for one in configurations).items():
+        if count > 1:
+            raise SettingError(f"Two configurations are {name!r}.", "Name each once.")
+    for one in configurations:
+        remembering = [name for name, draft in one.drafts.items() if draft.remembers]
+        if remembering and not one.warm:
+            raise SettingError(
+                f"The draft {remembering[0]!r} of {one.name!r} remembers earlier requests, so it "
+                "would see this bench's own answers.",
+                "Measure it without, or allow it with --warm.",
+            )
+        if one.warm and repeats > 1:
+            raise SettingError(
+                f"Each prompt is run {repeats} times, and {one.name!r} may remember its answer.",
+                "Leave --repeats or --warm out.",
+            )
 
 
 def run_bench(
@@ -161,181 +158,205 @@ def run_bench(
     repeats: int = 1,
     on_progress: Callable[[str, str], None] = lambda *_: None,
     result: BenchResult | None = None,
+    keeper: Keeper | None = None,
 ) -> BenchResult:
     """Decode every prompt plainly and in each configuration.
 
-    Each prompt's runs follow one another, in an order that rotates from prompt to prompt, so that
-    drift falls on all alike; every run starts with an empty sequence and a fresh draft state. A
-    prompt that fails is left out of all configurations and named in `failed`.
+    Each prompt's runs follow one another, in an order drawn anew for each prompt, so that drift
+    falls on all alike; every run starts with an empty sequence and a fresh draft state. A prompt
+    that fails is left out of all configurations and named in `failed`. A prompt that follows
+    another is asked after the first plain configuration's answer to that one, in all alike.
 
     on_progress    called with prompt and configuration when a run has been decoded
-    result         filled as prompts finish, so that an interrupt loses nothing
+    result         of these configurations with their plain ones (`header_of`, `with_plain`);
+                   filled as prompts finish, and what it has is not decoded again
+    keeper         told of each run and each failed prompt
     """
-    for configuration in configurations:
-        if any(draft.remembers for draft in configuration.drafts.values()):
-            raise SettingError(
-                f"The draft of {configuration.name!r} remembers earlier requests, so it would see "
-                "this bench's own answers.",
-                "Measure it without a store.",
-            )
     sampling = sampling or Sampling()
-    every = [Configuration(PLAIN), *configurations]
+    every = with_plain(configurations)
     if result is None:
-        result = BenchResult(engine.facts(), list(every), workload, sampling, max_tokens)
-    _warm_up(engine, every, workload)
-    for number in range(repeats * len(workload.prompts)):
-        prompt = workload.prompts[number % len(workload.prompts)]
-        turn = number % len(every)
-        if any(sentence.startswith(f"{prompt.id}: ") for sentence in result.failed):
-            continue
-        try:
-            _run_prompt(engine, every[turn:] + every[:turn], prompt, result, on_progress)
-        except PacelineError as error:
-            result.runs = [run for run in result.runs if run.prompt.id != prompt.id]
-            result.failed.append(f"{prompt.id}: {error}")
-    result.complete = True
+        given = {"max_tokens": max_tokens, "sampling": sampling, "repeats": repeats}
+        result = BenchResult(header_of(engine, every, workload, **given))  # type: ignore[arg-type]
+    else:
+        _check(every, repeats)
+    bench = _Bench(engine, every, sampling, result, keeper, on_progress)
+    by_id = {prompt.id: (place, prompt) for place, prompt in enumerate(workload.prompts)}
+    missing = result.missing()
+    if missing:
+        bench.warm_up(by_id[missing[0][0]][1])
+    for id, repeat in missing:
+        place, prompt = by_id[id]
+        if id not in result.failed:
+            bench.run_prompt(prompt, place, repeat)
     return result
 
 
-def _warm_up(engine: Engine, configurations: Sequence[Configuration], workload: Workload) -> None:
-    try:
-        tokens = workload.prompts[0].tokens(engine)
-        for configuration in configurations:
-            request = Request(prompt=tokens, stop=StopConditions(max_tokens=8))
-            decode(_decoder(engine, configuration, configuration.make_policy()), [request])
-    except PacelineError:
-        pass  # the run proper will name the fault
+class _Done(NamedTuple):
+    generation: Generation
+    taken: Taken
+    account: Account | None
 
 
-def _decoder(engine: Engine, configuration: Configuration, policy: Policy) -> Decoder:
-    return Decoder(
-        engine,
-        configuration.drafts,
-        configuration.verifier or fitting_verifier(configuration.drafts),
-        policy,
-        chains_for_trees=configuration.chains_for_trees,
-    )
+@dataclass(slots=True)
+class _Bench:
+    engine: Engine
+    configurations: list[Configuration]
+    sampling: Sampling
+    result: BenchResult
+    keeper: Keeper | None
+    on_progress: Callable[[str, str], None]
 
+    def warm_up(self, prompt: WorkloadPrompt) -> None:
+        """A few tokens of everything, apart: first passes load pages and choose kernels. Nothing
+        that a draft could remember."""
+        for one in self.configurations:
+            if one.warm:
+                continue
+            try:
+                request = Request(
+                    prompt=prompt.tokens(self._engine(one)),
+                    stop=StopConditions(max_tokens=_WARM_UP_TOKENS),
+                )
+                decode(self._decoder(one, one.make_policy()), [request])
+            except PacelineError:
+                pass  # the run proper will name the fault
 
-def _run_prompt(
-    engine: Engine,
-    configurations: Sequence[Configuration],
-    prompt: WorkloadPrompt,
-    result: BenchResult,
-    on_progress: Callable[[str, str], None],
-) -> None:
-    request = Request(
-        prompt=prompt.tokens(engine),
-        sampling=result.sampling,
-        stop=StopConditions(max_tokens=result.max_tokens),
-        margins=result.sampling.temperature == 0,
-    )
-    done: dict[str, Generation] = {}
-    accounts: dict[str, Account] = {}
-    compare = False
-    try:
-        for configuration in configurations:
-            policy = configuration.make_policy()
-            [generation] = decode(_decoder(engine, configuration, policy), [request])
-            if generation.error is not None:
-                raise generation.error
-            done[configuration.name] = generation
-            if isinstance(policy, MeasuredPolicy):
-                policy.settle()
-                accounts[configuration.name] = policy.account
-            on_progress(prompt.id, configuration.name)
-        compare = result.sampling.temperature == 0
-    finally:
-        # Also after an interrupt: what was measured is kept, though not compared any more.
-        for configuration in configurations:
-            if configuration.name in done:
-                run = _run(engine, configuration, prompt, request, done, compare)
-                account = accounts.get(configuration.name)
-                result.runs.append(replace(run, account=account))
+    def run_prompt(self, prompt: WorkloadPrompt, place: int, repeat: int) -> None:
+        order = np.random.default_rng([self.result.header.seed, repeat, place])
+        places = order.permutation(len(self.configurations))
+        group = _Group(self, place, repeat, [self.configurations[i] for i in places])
+        runs: list[Run] = []
+        reason = ""
+        try:
+            group.decode(self.result.asked(prompt))
+            runs = group.runs(compare=True)
+        except PacelineError as error:
+            reason = str(error)
+        except BaseException:
+            # An interrupt, or a fault: what was measured is kept, though not compared any more.
+            runs = group.runs(compare=False)
+            raise
+        finally:
+            for run in runs:
+                self.keep(run)
+        if reason:
+            self.result.fail(prompt.id, reason)
+            if self.keeper is not None:
+                self.keeper.fail(prompt.id, reason)
 
+    def keep(self, run: Run) -> None:
+        self.result.runs.append(run)
+        if self.keeper is not None:
+            self.keeper.add(run)
 
-def _run(
-    engine: Engine,
-    configuration: Configuration,
-    prompt: WorkloadPrompt,
-    request: Request,
-    done: dict[str, Generation],
-    compare: bool,
-) -> Run:
-    """One finished run, compared with plain decoding if asked (greedy makes that meaningful)."""
-    generation, plain = done[configuration.name], done.get(PLAIN)
-    equal, divergence = None, None
-    if compare and plain is not None and plain is not generation:
-        equal = generation.tokens == plain.tokens
-        divergence = explain(
-            engine,
-            request,
-            plain.tokens,
-            generation.tokens,
-            plain.margins,
-            _widths(generation),
+    def request(
+        self, one: Configuration, prompt: WorkloadPrompt, place: int, repeat: int
+    ) -> Request:
+        sampling = self._sampling(one, place, repeat)
+        return Request(
+            prompt=prompt.tokens(self._engine(one)),
+            sampling=sampling,
+            stop=StopConditions(max_tokens=self.result.header.max_tokens),
+            margins=sampling.temperature == 0,
         )
-    return Run(configuration.name, prompt, generation.prompt_tokens, generation, equal, divergence)
+
+    def _sampling(self, one: Configuration, place: int, repeat: int) -> Sampling:
+        """With random numbers of its own: what is drawn in two configurations is independent, as
+        the test of their laws wants it."""
+        sampling = one.sampling or self.sampling
+        if sampling.seed is None or sampling.temperature == 0:
+            return sampling
+        number = self.configurations.index(one)
+        [seed] = np.random.SeedSequence([sampling.seed, place, repeat, number]).generate_state(1)
+        return replace(sampling, seed=int(seed))
+
+    def _engine(self, one: Configuration) -> Engine:
+        return one.engine or self.engine
+
+    def decode(self, one: Configuration, request: Request) -> _Done:
+        policy = one.make_policy()
+        decoder = self._decoder(one, policy)
+        with watched() as taken:
+            [generation] = decode(decoder, [request])
+        if generation.error is not None:
+            raise generation.error
+        if not isinstance(policy, MeasuredPolicy):
+            return _Done(generation, taken, None)
+        policy.settle()
+        return _Done(generation, taken, policy.account)
+
+    def _decoder(self, one: Configuration, policy: Policy) -> Decoder:
+        return Decoder(
+            self._engine(one),
+            one.drafts,
+            one.chosen_verifier,
+            policy,
+            chains_for_trees=one.chains_for_trees,
+        )
 
 
-def _widths(generation: Generation) -> set[int]:
-    """The commonest widths of a run, and the widest. For each of them the text is scored again from
-    a fresh sequence, because a rewind is among the things that may be at fault."""
-    counts = Counter(round.width for round in generation.rounds if round.width > 1)
-    return {*(width for width, _ in counts.most_common(3)), max(counts, default=1)}
+@dataclass(slots=True)
+class _Group:
+    """One prompt in all configurations, once."""
 
+    bench: _Bench
+    place: int
+    repeat: int
+    configurations: Sequence[Configuration]
+    prompt: WorkloadPrompt | None = None
+    requests: dict[str, Request] = field(default_factory=dict)
+    done: dict[str, _Done] = field(default_factory=dict)
 
-def as_document(result: BenchResult) -> dict[str, Any]:
-    """Everything measured, as one JSON document; docs/bench-file.md explains its fields."""
-    return {
-        "kind": "paceline bench",
-        "complete": result.complete,
-        "machine": machine_facts(),
-        "peak_memory_bytes": peak_memory_bytes(),
-        "target": result.target,
-        "workload": {
-            "name": result.workload.name,
-            "prompts": len(result.workload.prompts),
-            "skipped": list(result.workload.skipped),
-            "failed": result.failed,
-        },
-        "sampling": asdict(result.sampling),
-        "max_tokens": result.max_tokens,
-        "configurations": [_configuration(result, c) for c in result.configurations],
-        "runs": [_run_document(run) for run in result.runs],
-    }
+    def decode(self, prompt: WorkloadPrompt) -> None:
+        self.prompt = prompt
+        for one in self.configurations:
+            request = self.bench.request(one, prompt, self.place, self.repeat)
+            self.requests[one.name] = request
+            self.done[one.name] = self.bench.decode(one, request)
+            self.bench.on_progress(prompt.id, one.name)
 
+    def runs(self, *, compare: bool) -> list[Run]:
+        """Those that finished. Raises DataError for one whose counters don't add up."""
+        found = [self._run(one, compare) for one in self.configurations if one.name in self.done]
+        for run in found:
+            check_run(run)
+        return found
 
-def _configuration(result: BenchResult, configuration: Configuration) -> dict[str, Any]:
-    name = configuration.name
-    far = result.departure(name)
-    ratios = {category: result.ratio(name, category) for category in (None, *result.categories)}
-    return {
-        "name": name,
-        "limit": "auto" if configuration.limit is None else configuration.limit,
-        "verifier": configuration.verifier.name if configuration.verifier else None,
-        "exact": not configuration.lossy,
-        "gives_up": configuration.gives_up or None,
-        "departure": far and asdict(far),
-        "drafts": {label: draft.facts() for label, draft in configuration.drafts.items()},
-        "figures": figures(result.rounds_of(name)).as_json(),
-        "times_plain": {key or "all": asdict(r) if r else None for key, r in ratios.items()},
-    }
-
-
-def _run_document(run: Run) -> dict[str, Any]:
-    return {
-        "configuration": run.configuration,
-        "id": run.prompt.id,
-        "category": run.prompt.category,
-        "prompt_tokens": run.prompt_tokens,
-        "output_tokens": len(run.generation.tokens),
-        "finish_reason": run.generation.finish_reason and run.generation.finish_reason.value,
-        "figures": run.figures.as_json(),
-        "equal_to_plain": run.equal_to_plain,
-        "divergence": asdict(run.divergence) if run.divergence else None,
-        "exact": run.generation.exact,
-        "departure": run.generation.departure and run.generation.departure.as_json(),
-        "policy": run.account.as_json() if run.account else None,
-        "text": run.generation.text,
-    }
+    def _run(self, one: Configuration, compare: bool) -> Run:
+        """A finished run, compared with plain decoding where greedy makes that meaningful."""
+        assert self.prompt is not None
+        generation, taken, account = self.done[one.name]
+        request = self.requests[one.name]
+        engine = one.engine or self.bench.engine
+        equal, divergence = None, None
+        if compare and request.sampling.temperature == 0 and one.name != one.baseline:
+            plain = self.done[one.baseline].generation
+            equal = generation.tokens == plain.tokens
+            divergence = explain(
+                engine,
+                request,
+                plain.tokens,
+                generation.tokens,
+                plain.margins,
+                [round.width for round in generation.rounds if not round.prefill],
+            )
+        reason = generation.finish_reason
+        pieces = map(engine.tokenizer.token_bytes, generation.tokens)
+        return Run(
+            configuration=one.name,
+            id=self.prompt.id,
+            category=self.prompt.category,
+            repeat=self.repeat,
+            prompt_tokens=generation.prompt_tokens,
+            tokens=generation.tokens,
+            text=generation.text,
+            ends=ends_of(pieces, len(generation.text)),
+            finish_reason=reason and reason.value,
+            rounds=generation.rounds,
+            equal_to_plain=equal,
+            divergence=divergence,
+            departures=generation.departures,
+            account=account,
+            cpu_s=taken.cpu_s,
+            peak_memory_bytes=taken.peak_memory_bytes,
+        )

@@ -1,41 +1,60 @@
-"""A bench as text for a terminal: what paid first, then why."""
+"""A bench as text for a terminal: what paid first, where it cost most, then why."""
 
 from __future__ import annotations
 
-from paceline.decode.figures import Figures, figures
+from collections.abc import Sequence
+
+from paceline.decode.figures import Figures
 from paceline.economics.account import Account
-from paceline.measure.bench import PLAIN, BenchResult, Configuration, Run
 from paceline.measure.divergence import Divergence
+from paceline.measure.result import BenchResult
+from paceline.measure.run import Described, Run
 from paceline.measure.stats import Ratio
+
+_SLOW = 0.9
+_MOST_SLOWDOWNS = 5
+_WIDEST = 70  # characters of all columns' names
 
 
 def card(result: BenchResult) -> str:
     """The whole card."""
-    lines = [*_headlines(result), ""]
+    lines = [*_headlines(result), *_worst(result), ""]
     lines += _table(result)
-    for configuration in result.configurations:
-        if configuration.name != PLAIN and result.runs_of(configuration.name):
-            lines += ["", *_details(result, configuration)]
-    lines += [f"Left out: {sentence}" for sentence in (*result.workload.skipped, *result.failed)]
+    for one in result.drafted:
+        if result.runs_of(one.name):
+            lines += ["", *_details(result, one)]
+    lines += ["", *_machine_lines(result)]
+    left_out = [*result.header.workload.get("skipped", ()), *_failed(result)]
+    lines += [f"Left out: {sentence}" for sentence in left_out]
     if not result.complete:
         lines += ["", "Interrupted: these are the prompts measured so far."]
     return "\n".join(lines)
 
 
+def _failed(result: BenchResult) -> list[str]:
+    return [f"{id}: {reason}" for id, reason in result.failed.items()]
+
+
 def _headlines(result: BenchResult) -> list[str]:
     """One sentence a configuration, the fastest first."""
-    drafted = [c for c in result.configurations if c.name != PLAIN]
-    rated = [(ratio, c.title) for c in drafted if (ratio := result.ratio(c.name)) is not None]
+    rated = [
+        (ratio, one) for one in result.drafted if (ratio := result.ratio(one.name)) is not None
+    ]
     if not rated:
         return ["Nothing was measured in both plain and drafted decoding."]
     rated.sort(key=lambda pair: -pair[0].value)
     return [
-        f"{title}: {_verdict(ratio)} plain decoding ({_interval(ratio.low, ratio.high)})."
-        for ratio, title in rated
+        f"{one.title}: {verdict(ratio)} {_baseline(one)} ({_interval(ratio.low, ratio.high)})."
+        for ratio, one in rated
     ]
 
 
-def _verdict(ratio: Ratio) -> str:
+def _baseline(one: Described) -> str:
+    return "plain decoding" if one.baseline == "plain" else one.baseline
+
+
+def verdict(ratio: Ratio) -> str:
+    """What an interval lets one say."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.2f} times as fast as"
     if ratio.low > 1:
@@ -51,15 +70,47 @@ def _interval(low: float | None, high: float | None, form: str = ".2f") -> str:
     return f"95 % interval {low:{form}} to {high:{form}}"
 
 
+def _worst(result: BenchResult) -> list[str]:
+    """Each configuration's worst category, and prompts that it slowed down by a tenth or more."""
+    lines = []
+    for one in result.drafted:
+        by_category = [
+            (ratio.value, category)
+            for category in result.categories
+            if (ratio := result.ratio(one.name, category)) is not None
+        ]
+        if len(by_category) > 1:
+            value, category = min(by_category)
+            lines.append(f"{one.title}: worst in {category}, {value:.2f}{_slowdowns(result, one)}.")
+    return lines
+
+
+def _slowdowns(result: BenchResult, one: Described) -> str:
+    slow = sorted(
+        (r.value, id) for id, r in result.prompt_ratios(one.name).items() if r.value < 0.9
+    )
+    if not slow:
+        return ""
+    named = ", ".join(f"{id} {value:.2f}" for value, id in slow[:_MOST_SLOWDOWNS])
+    more = ", …" if len(slow) > _MOST_SLOWDOWNS else ""
+    return f"; slower by a tenth or more in {len(slow)} prompts ({named}{more})"
+
+
 def _table(result: BenchResult) -> list[str]:
-    """Milliseconds per token and times plain: a row a category, a column a configuration."""
-    names = [c.name for c in result.configurations]
-    rows = [["ms per token (times plain)", *(c.title for c in result.configurations)]]
+    """Milliseconds per token and times plain: a row a category, a column a configuration. Where
+    their names are too long for a terminal, columns have numbers, told below."""
+    titles = [one.title for one in result.configurations]
+    numbered = sum(len(title) + 2 for title in titles) > _WIDEST
+    heads = [f"[{number}]" for number in range(1, len(titles) + 1)] if numbered else titles
+    rows = [["ms per token (times plain)", *heads]]
     for category in [*result.categories, None]:
-        cells = [_cell(result, name, category) for name in names]
+        cells = [_cell(result, one, category) for one in result.configurations]
         rows.append([category or "all prompts", *cells])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [_line(row, widths) for row in rows]
+    lines = [_line(row, widths) for row in rows]
+    if numbered:
+        lines += [f"  {head} {title}" for head, title in zip(heads, titles, strict=True)]
+    return lines
 
 
 def _line(row: list[str], widths: list[int]) -> str:
@@ -70,35 +121,32 @@ def _line(row: list[str], widths: list[int]) -> str:
     return "  ".join([first, *rest]).rstrip()
 
 
-def _cell(result: BenchResult, name: str, category: str | None) -> str:
-    pooled = figures(result.rounds_of(name, category))
+def _cell(result: BenchResult, one: Described, category: str | None) -> str:
+    pooled = result.figures(one.name, category)
     if pooled.ms_per_token is None:
         return "-"
     text = f"{pooled.ms_per_token:.1f}"
-    ratio = None if name == PLAIN else result.ratio(name, category)
+    ratio = None if one.is_plain else result.ratio(one.name, category)
     return text if ratio is None else f"{text} ({ratio.value:.2f})"
 
 
-def _details(result: BenchResult, configuration: Configuration) -> list[str]:
-    name = configuration.name
-    pooled = figures(result.rounds_of(name))
-    lines = [configuration.title, *_lossy_lines(result, configuration)]
+def _details(result: BenchResult, one: Described) -> list[str]:
+    pooled, runs = result.figures(one.name), result.runs_of(one.name)
+    lines = [one.title, *_lossy_lines(result, one)]
     if pooled.tokens_per_round is not None:
         lines += _figure_lines(pooled)
-    accounts = [run.account for run in result.runs_of(name) if run.account is not None]
+    accounts = [run.account for run in runs if run.account is not None]
     if accounts:
         lines.append(f"  policy: {sum(accounts, Account()).sentence()} by its costs")
-    exact = not configuration.lossy
-    lines += [f"  {sentence}" for sentence in _equality(result.runs_of(name), exact)]
-    return lines
+    return lines + [f"  {sentence}" for sentence in _equality(result, one, runs)]
 
 
-def _lossy_lines(result: BenchResult, configuration: Configuration) -> list[str]:
+def _lossy_lines(result: BenchResult, one: Described) -> list[str]:
     """What a lossy verifier gives up, and how much of it went."""
-    if not configuration.lossy:
+    if not one.lossy:
         return []
-    lines = [f"  LOSSY ({configuration.lossy}): gives up {configuration.gives_up}"]
-    far = result.departure(configuration.name)
+    lines = [f"  LOSSY ({one.verifier}): gives up {one.gives_up}"]
+    far = result.departure(one.name)
     if far is None:
         return [*lines, "  how far from the target is not measured: the verifier doesn't tell"]
     kl, moved = far.kl_nats_per_token, far.variation_per_token
@@ -133,17 +181,26 @@ def _figure_lines(pooled: Figures) -> list[str]:
     return lines
 
 
-def _equality(runs: list[Run], exact: bool) -> list[str]:
+def _equality(result: BenchResult, one: Described, runs: Sequence[Run]) -> list[str]:
+    if not one.greedy:
+        return [f"texts are not compared: sampled. {_laws(result, one)}"]
     compared = [run for run in runs if run.equal_to_plain is not None]
     if not compared:
-        return ["texts are not compared: sampled"]
+        return ["texts are not compared: interrupted"]
     equal = sum(bool(run.equal_to_plain) for run in compared)
-    lines = [f"text equal to plain in {equal} of {len(compared)} runs"]
-    for run in compared:
-        if run.divergence is not None:
-            d = run.divergence
-            lines.append(f"  {run.prompt.id}: {describe(d, exact=exact)}")
-    return lines
+    return [
+        f"text equal to plain in {equal} of {len(compared)} runs",
+        *(
+            f"  {run.id}: {describe(run.divergence, exact=not one.lossy)}"
+            for run in compared
+            if run.divergence is not None
+        ),
+    ]
+
+
+def _laws(result: BenchResult, one: Described) -> str:
+    found = result.two_sample(one.name)
+    return "Too few for a test of their laws" if found is None else found.sentence()
 
 
 def describe(found: Divergence, *, exact: bool = True) -> str:
@@ -156,3 +213,25 @@ def describe(found: Divergence, *, exact: bool = True) -> str:
         f"{where}: plain's top-2 logit gap there is {found.margin:.3g}, width alone moves gaps by "
         f"up to {found.movement:.3g}"
     )
+
+
+def _machine_lines(result: BenchResult) -> list[str]:
+    """What each baseline takes of the machine, and the most memory that any run had."""
+    lines = []
+    for one in result.configurations:
+        if not one.is_plain or not result.runs_of(one.name):
+            continue
+        parts = [one.name]
+        speed, bound = result.bytes_per_s(one.name), result.header.bandwidth_bytes_per_s
+        if speed is not None:
+            share = f", {speed / bound:.0%} of what memory gives" if bound else ""
+            parts.append(f"reads {speed / 1e9:.1f} GB of the target a second{share}")
+        cpu_s = result.cpu_s(one.name)
+        if cpu_s is not None:
+            parts.append(f"{cpu_s:.1f} s of processor time")
+        peaks = [result.peak_memory_bytes(c.name) for c in result.configurations]
+        known = [peak for peak in peaks if peak is not None]
+        if known:
+            parts.append(f"at most {max(known) / 1e9:.2f} GB of memory in any run")
+        lines.append(": ".join([parts[0], "; ".join(parts[1:])]))
+    return lines

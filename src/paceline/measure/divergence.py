@@ -8,9 +8,10 @@ that never saw a draft. A margin larger than any such movement can't have flippe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 
 from paceline.engines.base import Engine, Job
 from paceline.sampling.history import History
@@ -56,12 +57,12 @@ def explain(
     plain: Sequence[int],
     drafted: Sequence[int],
     margins: Sequence[float],
-    widths: Collection[int],
+    widths: Sequence[int],
 ) -> Divergence | None:
     """The first difference between two greedy outputs and its cause; None if they are equal.
 
     margins    plain decoding's top-2 gap of each output token (`Request.margins`)
-    widths     rows of the drafted forwards: each may use kernels of its own
+    widths     rows of the drafted forwards, in order: each may use kernels of its own
     """
     position = first_difference(plain, drafted)
     if position is None:
@@ -80,23 +81,32 @@ def largest_movement(
     request: Request,
     output: Sequence[int],
     margins: Sequence[float],
-    widths: Collection[int],
+    widths: Sequence[int],
 ) -> float:
-    """The largest change of a margin when an output is scored in blocks of 2 and of each width.
+    """The largest change of a margin when an output is scored in blocks: of 2, of the commonest
+    widths and the widest, each for the whole text, and of all widths as they came. For each the
+    text is scored anew, because a rewind is among the things that may be at fault.
 
     margins    the output's, scored one row at a time
     """
     changes = [0.0]
-    for rows in {2, *widths} - {1}:
-        again = block_margins(engine, request, output, rows)
+    for pattern in _patterns(widths):
+        again = block_margins(engine, request, output, pattern)
         changes += [abs(ours - theirs) for ours, theirs in zip(again, margins, strict=True)]
     return max(changes)
 
 
+def _patterns(widths: Sequence[int]) -> set[tuple[int, ...]]:
+    counts = Counter(width for width in widths if width > 1)
+    alike = {2, *(width for width, _ in counts.most_common(3)), max(counts, default=2)}
+    return {(width,) for width in alike} | ({tuple(widths)} if counts else set())
+
+
 def block_margins(
-    engine: Engine, request: Request, output: Sequence[int], width: int
+    engine: Engine, request: Request, output: Sequence[int], widths: Sequence[int]
 ) -> list[float]:
-    """The margin of every output token when a fresh sequence scores them `width` at a time."""
+    """The margin of every output token when a fresh sequence scores them in blocks of these widths,
+    over and over."""
     sequence, history = engine.open(), History(request.prompt)
     ends = set() if request.stop.ignore_end else engine.tokenizer.end_tokens
     stop_tokens = {*ends, *request.stop.tokens}
@@ -106,14 +116,16 @@ def block_margins(
         if first:
             engine.score([Job(sequence, tokens[:first])])
         found: list[float] = []
-        for start in range(first, len(tokens) - 1, width):
-            block = tokens[start : min(start + width, len(tokens) - 1)]
+        start, width = first, cycle(widths)
+        while start < len(tokens) - 1:
+            block = tokens[start : min(start + next(width), len(tokens) - 1)]
             [rows] = engine.score([Job(sequence, block, len(block))])
             laws = RowLaws(rows, request.sampling, history, block[1:], stop_tokens)
             following = tokens[start + 1 : start + 1 + len(block)]
             found += [laws.margin(row, token) for row, token in enumerate(following)]
             for token in following:
                 history.commit(token)
+            start += len(block)
         return found
     finally:
         sequence.close()

@@ -93,14 +93,14 @@ def check_bookkeeping(
     rejections = _rejections(itself)
 
     def difference(generation: Generation) -> Divergence | None:
-        return explain(engine, request, plain.tokens, generation.tokens, plain.margins, {limit + 1})
+        return explain(engine, request, plain.tokens, generation.tokens, plain.margins, [limit + 1])
 
     return SelfCheck(
         proposed=itself.figures.proposed,
         accepted=itself.figures.accepted,
         rejections=rejections,
         largest_gap=max((itself.margins[i] for i in rejections), default=None),
-        movement=largest_movement(engine, request, plain.tokens, plain.margins, {limit + 1}),
+        movement=largest_movement(engine, request, plain.tokens, plain.margins, [limit + 1]),
         divergence=difference(itself),
         rewinds=sum(round.accepted < round.proposed for round in rewound.rounds),
         rewound=difference(rewound),

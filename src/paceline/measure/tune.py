@@ -16,7 +16,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from paceline.decode.figures import figures
 from paceline.decode.generate import decode
 from paceline.decode.policy import fixed
 from paceline.decode.step import Decoder
@@ -27,8 +26,10 @@ from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine, Job
 from paceline.errors import DataError, PacelineError, SettingError
 from paceline.measure.adaptive import gather_costs, sources
-from paceline.measure.bench import PLAIN, BenchResult, Configuration, run_bench
+from paceline.measure.bench import Configuration, header_of, run_bench, with_plain
 from paceline.measure.profile import costs_for
+from paceline.measure.result import BenchResult
+from paceline.measure.run import PLAIN
 from paceline.measure.tune_result import Candidate, TuneResult
 from paceline.measure.workload import Workload
 from paceline.types import Request, Sampling, StopConditions
@@ -346,7 +347,7 @@ class Tuner:
             ratio = result.ratio(name)
             if ratio is not None:
                 candidate.measured = ratio.value
-                candidate.prompts = len({run.prompt.id for run in result.runs_of(name)})
+                candidate.prompts = len({run.id for run in result.runs_of(name)})
         if not result.complete:
             raise _OverError
 
@@ -365,18 +366,19 @@ class Tuner:
         )
         if not result.runs:
             raise DataError(
-                f"No prompt of {self.workload.name} could be measured. {' '.join(result.failed)}",
+                f"No prompt of {self.workload.name} could be measured. "
+                f"{' '.join(f'{id}: {why}' for id, why in result.failed.items())}",
                 "Mend that and run it again.",
             )
 
     def _keep_final(self, bench: BenchResult) -> None:
         result = self.result
         result.ratio = bench.ratio("best")
-        plain, drafted = (figures(bench.rounds_of(name)) for name in (PLAIN, "best"))
+        plain, drafted = (bench.figures(name) for name in (PLAIN, "best"))
         result.plain_tok_per_s = plain.ms_per_token and 1e3 / plain.ms_per_token
         result.tok_per_s = drafted.ms_per_token and 1e3 / drafted.ms_per_token
         result.drafted_rounds = drafted.drafted_rounds / max(1, drafted.rounds)
-        measured = {run.prompt.id for run in bench.runs_of("best")}
+        measured = {run.id for run in bench.runs_of("best")}
         result.prompts = len(measured)
         if result.best is not None and result.best.head is not None:
             fitted = self.heads[result.best.head].report["fitted_prompts"]
@@ -391,12 +393,10 @@ class Tuner:
         *,
         whole: bool = False,
     ) -> BenchResult:
+        sampling, most = self.result.sampling, self.result.max_tokens
+        every = with_plain(configurations)
         result = BenchResult(
-            self.result.target,
-            [Configuration(PLAIN), *configurations],
-            workload,
-            self.result.sampling,
-            self.result.max_tokens,
+            header_of(self.engine, every, workload, max_tokens=most, sampling=sampling)
         )
 
         done = count(1)
@@ -412,8 +412,8 @@ class Tuner:
                 self.engine,
                 configurations,
                 workload,
-                max_tokens=self.result.max_tokens,
-                sampling=self.result.sampling,
+                max_tokens=most,
+                sampling=sampling,
                 on_progress=look,
                 result=result,
             )

@@ -1,121 +1,157 @@
-"""Prompts to measure on: a JSONL file of the user's, or the built-in ones."""
+"""What is measured on: prompts with their categories, where they come from, and how some of them
+are drawn."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Message
-from paceline.errors import DataError, unknown_name
+from paceline.errors import PromptError, SettingError, unknown_name
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPrompt:
-    """One prompt: a raw text if `raw`, else a chat of one or more messages."""
+    """One prompt: a raw text if `raw`, else a chat of one or more messages.
+
+    answer     what a log says was answered, for replay; the target never sees it
+    cut        the log says that the answer was cut at its most tokens, so that no end token came
+    follows    id of the prompt that this one is asked after: its messages lack that one's answer,
+               which `after` puts in
+    """
 
     id: str
     category: str
     messages: tuple[Message, ...]
     raw: bool = False
+    answer: str | None = None
+    cut: bool = False
+    follows: str | None = None
 
     def tokens(self, engine: Engine) -> tuple[int, ...]:
-        """The prompt in the target's tokens, through its chat template unless raw."""
+        """The prompt in the target's tokens, through its chat template unless raw.
+
+        Raises PromptError of a turn whose earlier answer isn't in place.
+        """
+        if self.follows is not None:
+            raise PromptError(
+                f"{self.id} is asked after the answer to {self.follows}, which isn't there.",
+                "Measure both.",
+            )
         if self.raw:
             return tuple(engine.tokenizer.encode(self.messages[0]["content"]))
         return tuple(engine.tokenizer.encode_chat(self.messages))
 
+    def after(self, answer: str) -> WorkloadPrompt:
+        """This turn with the answer to the one that it follows in place. To be fair, that is one
+        fixed answer for all that are compared."""
+        given = {"role": "assistant", "content": answer}
+        return replace(self, messages=(*self.messages[:-1], given, self.messages[-1]), follows=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How prompts were drawn: `count` of `of`, a prompt and the turn that follows it being one."""
+
+    count: int
+    of: int
+    seed: int
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Prompts in order, and what was left out: one sentence a broken line."""
+    """Prompts in order, and what was left out: one sentence a broken line.
+
+    notes      what a reader of the figures must know of these prompts, a sentence each
+    sha256     of the bytes that the prompts were read from, all of them
+    groups     names for several categories together, for `of_categories`
+    """
 
     name: str
     prompts: tuple[WorkloadPrompt, ...]
     skipped: tuple[str, ...] = ()
+    version: str | None = None
+    licence: str | None = None
+    sha256: str | None = None
+    notes: tuple[str, ...] = ()
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sample: Sample | None = None
 
     def of_categories(self, wanted: Sequence[str]) -> Workload:
         """Only the prompts of some categories. Raises SettingError for one that has none."""
         known = {prompt.category for prompt in self.prompts}
+        groups = {name: some for name, some in self.groups.items() if known.intersection(some)}
+        chosen: set[str] = set()
         for category in wanted:
-            if category not in known:
-                raise unknown_name("category", category, known)
-        kept = tuple(prompt for prompt in self.prompts if prompt.category in wanted)
-        return Workload(self.name, kept, self.skipped)
+            if category not in known and category not in groups:
+                raise unknown_name("category", category, {*known, *groups})
+            chosen.update(groups.get(category, (category,)))
+        return replace(self, prompts=tuple(p for p in self.prompts if p.category in chosen))
+
+    def sampled(self, count: int, seed: int) -> Workload:
+        """`count` prompts drawn by a seed, in their order; a turn stays with the one it follows,
+        and both count as one. Each category gets its share of `count`, as near as whole prompts
+        go, and a larger sample with the same seed holds the smaller one.
+
+        Raises SettingError if there are fewer.
+        """
+        leads = {prompt.id: prompt for prompt in self.prompts if prompt.follows is None}
+        if not 1 <= count <= len(leads):
+            raise SettingError(
+                f"The sample is {count}, and there are {len(leads)} prompts in {self.name}.",
+                f"Take 1 to {len(leads)}.",
+            )
+        drawn = set(sorted(leads, key=_places(leads, seed).__getitem__)[:count])
+        kept = tuple(p for p in self.prompts if (p.follows or p.id) in drawn)
+        return replace(self, prompts=kept, sample=Sample(count, len(leads), seed))
+
+    def first_turns(self) -> Workload:
+        """For who can't give a fixed answer to the turns before: only prompts that need none."""
+        kept = tuple(prompt for prompt in self.prompts if prompt.follows is None)
+        left_out = len(self.prompts) - len(kept)
+        note = (f"{left_out} later turns are left out: they need an answer to the first.",)
+        return replace(self, prompts=kept, notes=self.notes + note) if left_out else self
+
+    def facts(self) -> dict[str, Any]:
+        """What a result says of its prompts, for JSON."""
+        categories = Counter(prompt.category for prompt in self.prompts)
+        return {
+            "name": self.name,
+            "version": self.version,
+            "licence": self.licence,
+            "sha256": self.sha256,
+            "prompts": len(self.prompts),
+            "categories": dict(categories),
+            "repeated": self.repeated,
+            "sample": self.sample and asdict(self.sample),
+            "skipped": list(self.skipped),
+            "notes": list(self.notes),
+        }
+
+    @property
+    def repeated(self) -> int:
+        """Prompts that ask the same as an earlier one."""
+        asked = {
+            (prompt.raw, tuple((m["role"], m["content"]) for m in prompt.messages))
+            for prompt in self.prompts
+        }
+        return len(self.prompts) - len(asked)
 
 
-def built_in() -> Workload:
-    """Six prompts written for this project: code edit, JSON, quoting, code, chat, maths."""
-    text = files("paceline.measure").joinpath("prompts/demo.jsonl").read_text(encoding="utf-8")
-    return _parse("built-in", text.splitlines(), raw=False)
-
-
-def read_workload(path: str, *, raw: bool = False) -> Workload:
-    """Read a JSONL file: a `prompt` text or chat `messages` a line, with `id` and `category` if
-    there are any. A broken line is named in `skipped`, the others are kept.
-
-    raw    prompts are continued as they stand, without the chat template
-
-    Raises DataError if the file can't be read or holds no prompt at all.
-    """
-    try:
-        # Not splitlines: a text may hold other line separators, and may begin with a BOM.
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read: {error}.", "Give a JSONL file.") from error
-    workload = _parse(Path(path).name, lines, raw)
-    if not workload.prompts:
-        first = f" {workload.skipped[0]}" if workload.skipped else ""
-        raise DataError(f"{path} holds no prompt.{first}", 'Write one {"prompt": "…"} a line.')
-    return workload
-
-
-def _parse(name: str, lines: list[str], raw: bool) -> Workload:
-    prompts: list[WorkloadPrompt] = []
-    skipped: list[str] = []
-    ids: set[str] = set()
-    for number, line in _numbered(lines):
-        try:
-            prompts.append(_prompt(json.loads(line), number, raw, ids))
-        except ValueError as error:
-            what = "is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
-            skipped.append(f"Line {number} {what}.")
-    return Workload(name, tuple(prompts), tuple(skipped))
-
-
-def _numbered(lines: list[str]) -> Iterator[tuple[int, str]]:
-    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
-
-
-def _prompt(row: Any, number: int, raw: bool, ids: set[str]) -> WorkloadPrompt:
-    if not isinstance(row, dict):
-        raise ValueError("is no JSON object")
-    messages = _messages(row, raw)
-    if not any(message["content"].strip() for message in messages):
-        raise ValueError("has an empty prompt")
-    name = str(row.get("id", f"line-{number}"))
-    name = f"{name} (line {number})" if name in ids else name
-    ids.add(name)
-    return WorkloadPrompt(name, str(row.get("category", "all")), messages, raw)
-
-
-def _messages(row: dict[str, Any], raw: bool) -> tuple[Message, ...]:
-    prompt, messages = row.get("prompt"), row.get("messages")
-    if prompt is not None and messages is not None:
-        raise ValueError("has both a prompt and messages")
-    if isinstance(prompt, str):
-        return ({"role": "user", "content": prompt},)
-    if raw and messages is not None:
-        raise ValueError("has messages, which need the chat template, and raw was asked for")
-    if not isinstance(messages, list) or not messages:
-        raise ValueError("has neither a prompt text nor messages")
-    for message in messages:
-        if not isinstance(message, dict) or not all(
-            isinstance(message.get(key), str) for key in ("role", "content")
-        ):
-            raise ValueError("has a message without role and content texts")
-    return tuple(messages)
+def _places(leads: Mapping[str, WorkloadPrompt], seed: int) -> dict[str, float]:
+    """Where each prompt stands between 0 and 1: shuffled in its category, the categories spread
+    evenly, so that any first part holds each category's share."""
+    chance = random.Random(seed)  # its sequence is the same in every version of Python
+    order = sorted(leads, key={name: chance.random() for name in leads}.__getitem__)
+    sizes = Counter(prompt.category for prompt in leads.values())
+    seen: Counter[str] = Counter()
+    places: dict[str, float] = {}
+    for name in order:
+        category = leads[name].category
+        places[name] = (seen[category] + chance.random()) / sizes[category]
+        seen[category] += 1
+    return places
