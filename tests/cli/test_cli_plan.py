@@ -134,7 +134,7 @@ def test_a_plot_names_every_acceptance_and_break_even() -> None:
     from paceline.economics.cost import read_costs
     from paceline.economics.plan import make_plan
     from paceline.economics.policy import Source
-    from paceline.measure.plots import _draw
+    from paceline.report.plan_plot import _draw
 
     (draft,) = make_plan(read_costs(SHIPPED), [Source("lookup", True, True)]).drafts
     panel = Figure().subplots()

@@ -21,6 +21,8 @@ from paceline.cli import (
     models,
     plan,
     profile,
+    replay,
+    report,
     simulate,
     tune,
 )
@@ -41,7 +43,20 @@ def parser() -> Parser:
     )
     top.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
-    for module in (generate, bench, profile, plan, check, simulate, derive, tune, models, list_):
+    for module in (
+        generate,
+        bench,
+        report,
+        profile,
+        plan,
+        check,
+        simulate,
+        replay,
+        derive,
+        tune,
+        models,
+        list_,
+    ):
         module.add(verbs)
     return top
 

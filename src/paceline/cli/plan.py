@@ -18,7 +18,7 @@ from paceline.economics.plan_text import as_document, lines, sentence
 from paceline.economics.policy import Source
 from paceline.errors import SettingError, unknown_name
 from paceline.measure.adaptive import gather_costs, sources
-from paceline.measure.plots import check_plot, plot_speed_up
+from paceline.report.plan_plot import check_plot, plot_speed_up
 
 EXAMPLES = """\
   paceline plan target.gguf -d draft.gguf --acceptance 0.7

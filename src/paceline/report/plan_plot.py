@@ -1,5 +1,4 @@
-"""Plots, by matplotlib where it is installed: for print, and for eyes that can't tell red from
-green."""
+"""When drafting pays, drawn: `paceline plan --plot`."""
 
 from __future__ import annotations
 
@@ -11,19 +10,11 @@ from typing import Any
 from paceline.economics.plan import DraftPlan, Plan
 from paceline.economics.plan_text import price_words, target_words
 from paceline.errors import DataError, SettingError
+from paceline.report.styles import STYLES, bare, figure_class
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
-# Okabe and Ito's colors, without yellow, which is too faint on white.
-_STYLES = (
-    ("#0072B2", "-", "o"),
-    ("#D55E00", "--", "s"),
-    ("#009E73", "-.", "^"),
-    ("#CC79A7", (0, (1, 1)), "D"),
-    ("#E69F00", (0, (5, 1)), "v"),
-    ("#56B4E9", (0, (3, 1, 1, 1)), "P"),
-    ("#000000", (0, (8, 2)), "X"),
-)
+_CURE = "pip install 'paceline[plot]'"
 _COLUMNS = 2
 _LABEL_GAP = 0.045  # least distance of two labels, as a share of the axis
 
@@ -35,22 +26,11 @@ def check_plot(path: Path) -> Path:
         raise SettingError(
             f"The plot {path} ends in {path.suffix!r}.", f"It can end in {', '.join(SUFFIXES)}."
         )
-    _figure_class()
+    figure_class(_CURE)
     place = path if path.exists() else path.parent
     if path.is_dir() or not os.access(place, os.W_OK):
         raise DataError(f"{path} can't be written.", "Choose another file with --plot.")
     return path
-
-
-def _figure_class() -> Any:
-    """matplotlib's Figure, which draws into a file and needs neither pyplot nor a screen."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingError(
-            "A plot needs matplotlib, which is not installed.", "pip install 'paceline[plot]'"
-        ) from None
-    return Figure
 
 
 def plot_speed_up(plan: Plan, path: Path) -> None:
@@ -60,7 +40,7 @@ def plot_speed_up(plan: Plan, path: Path) -> None:
     count = len(plan.drafts)
     columns = min(count, _COLUMNS)
     rows = -(-count // columns)
-    figure = _figure_class()(
+    figure = figure_class(_CURE)(
         figsize=(6.4 * columns, 0.7 + 4.5 * rows), facecolor="white", layout="constrained"
     )
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
@@ -80,7 +60,7 @@ def _draw(panel: Any, draft: DraftPlan, acceptances: Sequence[float]) -> None:
     most = draft.priced.most
     ends = []
     for index, acceptance in enumerate(acceptances):
-        color, line, marker = _STYLES[index % len(_STYLES)]
+        color, line, marker = STYLES[index % len(STYLES)]
         gains = draft.times_plain(acceptance)
         panel.plot(range(most + 1), gains, color=color, linestyle=line, linewidth=1.6)
         panel.plot(range(1, most + 1), gains[1:], ".", color=color, markersize=3.5)
@@ -151,5 +131,4 @@ def _dress(panel: Any, draft: DraftPlan) -> None:
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.grid(color="0.9", linewidth=0.6)
     panel.set_axisbelow(True)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
+    bare(panel)

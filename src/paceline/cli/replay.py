@@ -1,0 +1,321 @@
+"""`paceline replay`: how would a draft do on the answers that a model already gave?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from paceline.cli import options
+from paceline.cli.parser import Parser, at_least
+from paceline.cli.workloads import add_choice, workload_of
+from paceline.drafts.base import Draft
+from paceline.drafts.create import create_draft, engine_name, models_of
+from paceline.drafts.model import ModelDraft
+from paceline.economics.cost import Costs, read_costs, shipped_costs
+from paceline.economics.fixed_limits import Answers
+from paceline.economics.survival import MOST
+from paceline.economics.trace import Header, Recording, Trace, write
+from paceline.engines.base import Engine
+from paceline.engines.load import load, load_tokenizer
+from paceline.errors import DataError, SettingError
+from paceline.measure.record import is_replayable, sources_of
+from paceline.measure.replay import Log, check_kinds, check_replayable, read_log, replay
+from paceline.measure.replay_card import card
+from paceline.measure.replay_prices import AUTO, Wanted, prices_of
+from paceline.measure.replay_result import ReplayResult
+from paceline.types import Sampling
+
+EXAMPLES = """\
+  paceline replay answers.jsonl --target model.gguf -d lookup
+  paceline replay answers.jsonl --target model.gguf -d lookup -d draft.gguf --costs costs.json"""
+
+LIMITS = [1, 2, 3, 5, 7, 15]
+
+
+def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    parser = verbs.add_parser(
+        "replay",
+        examples=EXAMPLES,
+        help="judge drafts on logged answers, without the target",
+        description=(
+            "Say how drafts would do on the answers that a model already gave. Of the target only\n"
+            "the tokenizer is loaded; a model draft reads each answer once. With costs, speed is\n"
+            "predicted too."
+        ),
+    )
+    parser.add_argument(
+        "prompts", metavar="LOGS", help="JSONL of prompts with answers (docs/workloads.md)"
+    )
+    parser.add_argument(
+        "--target",
+        required=True,
+        metavar="MODEL",
+        help="the model that answered: GGUF file, model directory, hub name or demo name",
+    )
+    parser.add_argument("--engine", metavar="NAME", help="force its engine (paceline list)")
+    parser.add_argument(
+        "-d",
+        "--draft",
+        action="append",
+        metavar="DRAFT",
+        help="lookup, with options, or a model with the target's tokenizer (repeatable; default: "
+        "lookup)",
+    )
+    parser.add_argument(
+        "-n",
+        "--limit",
+        type=_limits,
+        default=LIMITS,
+        metavar="N[,N…]",
+        help=f"limits, 1 to {MOST} (default: {','.join(map(str, LIMITS))})",
+    )
+    _add_log(parser)
+    _add_prices(parser)
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", help="write what was found as rounds for `paceline simulate`"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    _add_draft_loading(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_log(parser: Parser) -> None:
+    add_choice(parser)
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="what the answers were sampled at (default: 0, greedy)",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=at_least(1),
+        metavar="N",
+        help="most tokens the answers had room for: an answer of so many was cut",
+    )
+
+
+def _add_prices(parser: Parser) -> None:
+    parser.add_argument(
+        "--costs",
+        metavar="FILE",
+        help="predict speed by these costs: a file of `paceline profile`, or shipped ones: "
+        f"{', '.join(shipped_costs())}",
+    )
+    parser.add_argument(
+        "--batch",
+        type=_numbers,
+        metavar="N[,N…]",
+        help="requests served at once, for --costs (default: 1)",
+    )
+
+
+def _add_draft_loading(parser: Parser) -> None:
+    options.add_draft_loading(parser)
+    group = parser.add_argument_group("running a model draft")
+    group.add_argument("--threads", type=at_least(1), metavar="N", help="CPU threads")
+    group.add_argument("--dtype", metavar="TYPE", help="transformers: float32, bfloat16, float16")
+    group.add_argument("--device", metavar="DEVICE", help="transformers: cpu, cuda, cuda:1 …")
+
+
+def _numbers(text: str) -> list[int]:
+    return list(dict.fromkeys(at_least(1)(part) for part in text.split(",")))
+
+
+def _limits(text: str) -> list[int]:
+    found = _numbers(text)
+    if max(found) > MOST:
+        raise argparse.ArgumentTypeError(f"{max(found)} is above {MOST}")
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    # Whatever can be refused is, before anything is loaded.
+    specs = args.draft or ["lookup"]
+    for spec in specs:
+        check_kinds(spec)
+    _check_loading(args, specs)
+    sampling = Sampling(temperature=args.temperature)
+    costs = _costs(args)
+    out = None if args.out is None else _new_file(args.out)
+    workload = workload_of(args)
+    with ExitStack() as stack:
+        target = stack.enter_context(load_tokenizer(args.target, engine=args.engine))
+        drafts = _load(args, specs, target, stack)
+        check_replayable(drafts, sampling.temperature)
+        log = read_log(workload, target, max_tokens=args.max_tokens)
+        header = Header(
+            target=target.facts(),
+            temperature=sampling.temperature,
+            sources=sources_of(drafts),
+            weighs=tuple(name for name, draft in drafts.items() if draft.weighs),
+            command=("paceline", *sys.argv[1:]),
+        )
+        result = ReplayResult(
+            header.target,
+            workload,
+            log,
+            sampling.temperature,
+            {name: draft.facts() for name, draft in drafts.items()},
+            notes=_temperature_notes(sampling.temperature, drafts),
+        )
+        traces: list[Trace] = []
+        try:
+            _replay(log, drafts, target.tokenizer.end_tokens, traces, header, out)
+            result.complete = True
+        except KeyboardInterrupt:
+            print("Interrupted; what was replayed is kept.", file=sys.stderr)
+    if not traces:
+        raise DataError("No answer was replayed: it was interrupted.", "Run it again.")
+    _judge(args, result, Recording(header, tuple(traces)), costs)
+    document = {"command": list(header.command), **result.as_document()}
+    print(json.dumps(document, ensure_ascii=False) if args.json else card(result))
+    if out is not None:
+        print(f"The recording is in {out}: `paceline simulate {out} --costs …`.", file=sys.stderr)
+    return 0 if result.complete else 1
+
+
+def _check_loading(args: argparse.Namespace, specs: Sequence[str]) -> None:
+    """Refuse what is said of loading a model draft where there is none."""
+    if any(models_of(spec) for spec in specs):
+        return
+    for name in ("draft_engine", "draft_context", "threads", "dtype", "device"):
+        if getattr(args, name) is not None:
+            raise SettingError(
+                f"--{name.replace('_', '-')} is {getattr(args, name)}, and no draft here is a "
+                "model.",
+                "Leave it out.",
+            )
+
+
+def _costs(args: argparse.Namespace) -> Costs | None:
+    if args.costs is not None:
+        return read_costs(args.costs)
+    if args.batch is not None:
+        raise SettingError(
+            f"--batch is {','.join(map(str, args.batch))}, and without costs no speed is "
+            "predicted.",
+            "Add --costs FILE, or leave it out.",
+        )
+    return None
+
+
+def _new_file(name: str) -> Path:
+    """Where the recording goes: never over another one. Raises DataError."""
+    path = options.out_path(name, "-o")
+    if path.exists():
+        raise DataError(f"{path} is there already.", "Choose another file with -o, or remove it.")
+    return path
+
+
+def _load(
+    args: argparse.Namespace, specs: Sequence[str], target: Engine, stack: ExitStack
+) -> dict[str, Draft]:
+    """Drafts by short name; the stack releases them."""
+
+    def loader(model: str) -> Engine:
+        return load(
+            model,
+            engine=args.draft_engine or engine_name(model),
+            context_size=args.draft_context,
+            threads=args.threads,
+            dtype=args.dtype,
+            device=args.device,
+        )
+
+    found: dict[str, Draft] = {}
+    for spec, label in options.labels(specs).items():
+        found[label] = create_draft(spec, target, loader=loader)
+        stack.callback(found[label].release)
+    return found
+
+
+def _temperature_notes(temperature: float, drafts: Mapping[str, Draft]) -> list[str]:
+    if not temperature:
+        return ["The answers are taken for greedily decoded ones (else: --temperature)."]
+    notes = []
+    if any(is_replayable(draft) for draft in drafts.values()):
+        notes.append(
+            f"Sampled at temperature {temperature:g}: what a lookup gets right in these answers "
+            "is what it would get right in new ones, but for chance."
+        )
+    if any(isinstance(draft, ModelDraft) for draft in drafts.values()):
+        notes.append(
+            f"Sampled at temperature {temperature:g}: a model draft is judged as if it offered its "
+            "likeliest tokens. One that draws them as the target does is accepted otherwise; only "
+            "`paceline bench` tells how often."
+        )
+    return notes
+
+
+def _replay(
+    log: Log,
+    drafts: Mapping[str, Draft],
+    ends: Collection[int],
+    traces: list[Trace],
+    header: Header,
+    out: Path | None,
+) -> None:
+    """Add each answer's trace, under a progress bar, and write it at once."""
+    with ExitStack() as stack:
+        file = None if out is None else stack.enter_context(out.open("x", encoding="utf-8"))
+        if file is not None:
+            write(header, file)
+        bar = stack.enter_context(_bar(log.tokens, "token"))
+        for trace in replay(log, drafts, ends):
+            traces.append(trace)
+            if file is not None:
+                write(trace, file)
+            bar.update(trace.output_tokens)
+
+
+def _bar(total: int, unit: str) -> Any:
+    return tqdm(
+        total=total, unit=unit, unit_scale=unit == "token", file=sys.stderr, dynamic_ncols=True
+    )
+
+
+def _judge(
+    args: argparse.Namespace, result: ReplayResult, recording: Recording, costs: Costs | None
+) -> None:
+    """Fill in the figures, and the prices where there are costs."""
+    result.replayed = len(recording.traces)
+    for name in recording.header.sources:
+        answers = Answers(recording.traces, name)
+        result.outcomes[name] = {limit: answers.outcomes(limit) for limit in args.limit}
+    if costs is None:
+        return
+    result.costs = args.costs
+    priced = [
+        name for name, free in recording.header.sources.items() if free or name in costs.drafts
+    ]
+    for name in recording.header.sources:
+        if name not in priced:
+            result.notes.append(
+                f"The costs have no figures of the draft {name!r}, so it isn't priced; they have: "
+                f"{', '.join(costs.drafts) or 'none'}."
+            )
+    batches = args.batch or [1]
+    most = max(costs.sequences)
+    if max(batches) > most:
+        result.notes.append(
+            f"The costs were measured with at most {most} sequences at once; beyond, a forward is "
+            "priced as if its rows were theirs."
+        )
+    specs = [AUTO, *(f"{name}:{limit}" for name in priced for limit in args.limit)]
+    wanted = Wanted(recording, costs, specs if priced else [], batches)
+    try:
+        with _bar(wanted.simulations, "simulation") as bar:
+            for batch in batches if priced else ():
+                result.prices[batch] = prices_of(wanted, batch, bar.update)
+    except KeyboardInterrupt:
+        result.complete = False
+        print("Interrupted; what was predicted is kept.", file=sys.stderr)

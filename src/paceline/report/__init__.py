@@ -1,0 +1,1 @@
+"""Pictures and pages of what was measured. Sees no engine and no model."""

@@ -1,0 +1,116 @@
+"""What the pictures of a report share: where panels stand, how configurations look, legends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.measure.run import Described
+from paceline.report.styles import STYLES, figure_class
+from paceline.report.summary import Group
+from paceline.report.svg import CURE, SERIES
+from paceline.report.words import shown, title
+
+_WIDTH = 7.2  # inches: 518 px, and a phone scrolls
+_LETTER = 0.083  # inches of one, on average
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    color: str
+    line: Any
+    marker: str
+
+
+def style(group: Group, one: Described) -> Style:
+    """Of a drafted configuration: through the colours, and past the last one with other markers."""
+    place = [c.name for c in group.drafted].index(one.name)
+    turn, colour = divmod(place, len(SERIES))
+    marker = STYLES[(colour + turn) % len(STYLES)][2]
+    return Style(SERIES[colour], STYLES[colour][1], marker)
+
+
+def canvas(
+    body: float, *, left: float = 0.8, right: float = 0.25, top: float = 0.15, bottom: float = 0.6
+) -> Any:
+    """A figure with room for panels of `body` inches, and margins around them. They are said, as
+    finding them would draw everything twice."""
+    height = body + top + bottom
+    figure = figure_class(CURE)(figsize=(_WIDTH, height))
+    figure.subplots_adjust(
+        left=left / _WIDTH,
+        right=1 - right / _WIDTH,
+        top=1 - top / height,
+        bottom=bottom / height,
+    )
+    return figure
+
+
+def stacked(figure: Any, heights: Sequence[float], gap: float) -> list[Any]:
+    """Panels beneath one another over one axis, of so many inches, with a gap before each but the
+    first; only the last needs labels there (`tick_params`)."""
+    place, whole = figure.subplotpars, figure.get_figheight()
+    top, panels = place.top * whole, list[Any]()
+    for height in heights:
+        bottom = top - height
+        box = (place.left, bottom / whole, place.right - place.left, height / whole)
+        panels.append(figure.add_axes(box, sharex=panels[0] if panels else None))
+        panels[-1].tick_params(labelbottom=False)
+        top = bottom - gap
+    return panels
+
+
+def width_of(labels: Sequence[str]) -> float:
+    """Inches that the longest takes."""
+    return _LETTER * max(map(len, labels), default=0)
+
+
+def label(text: str, most: int = 30) -> str:
+    """A name as an axis can hold it: printable, on one line, not too long."""
+    text = " ".join(shown(text).split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def names_of(some: Sequence[Described]) -> list[str]:
+    """As a legend has them."""
+    return [label(title(one), 44) for one in some]
+
+
+def legend_height(labels: Sequence[str]) -> float:
+    """Inches above a panel."""
+    return 0.22 * -(-len(labels) // _columns(labels)) + 0.12
+
+
+def _columns(labels: Sequence[str]) -> int:
+    return max(1, min(4, len(labels), int(6.4 // (width_of(labels) + 0.6))))
+
+
+def legend(panel: Any, handles: Sequence[Any], lift: float = 0.0) -> None:
+    """Above the panel, where nothing is hidden by it; `lift` panel heights above."""
+    if handles:
+        panel.legend(
+            handles=handles,
+            loc="lower left",
+            bbox_to_anchor=(0, 1 + lift),
+            ncols=_columns([handle.get_label() for handle in handles]),
+            borderaxespad=0.3,
+            handlelength=2.4,
+            columnspacing=1.6,
+        )
+
+
+def whole_ticks(first: int, last: int) -> list[int]:
+    step = max(1, -(-(last - first) // 12))
+    return [first, *(tick for tick in range(step, last + 1, step) if tick > first)]
+
+
+def first_of(drawn: int, known: int) -> str:
+    """What a description adds where a picture has not room for all."""
+    return "" if drawn >= known else f" The first {drawn} of {known} are shown."
+
+
+def shares_of(values: Sequence[int]) -> dict[int, float]:
+    counts = Counter(values)
+    return {value: counts[value] / len(values) for value in sorted(counts)}

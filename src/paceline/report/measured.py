@@ -1,0 +1,171 @@
+"""What a run took of the machine, and how it was measured."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from paceline.measure.result import Header
+from paceline.measure.run import Described
+from paceline.report.document import Block, Code, Facts, Paragraph, Section, Table
+from paceline.report.summary import Summary
+from paceline.report.words import bytes_words, count, name_cell, number, percent, seconds_words
+from paceline.types import Sampling
+
+_MOST_NAMED = 20
+
+
+def resources(summary: Summary) -> Section | None:
+    result = summary.result
+    most = result.header.bandwidth_bytes_per_s
+    rows = []
+    for one in result.configurations:
+        if not summary.runs(one.name):
+            continue
+        rate, cpu_s = result.bytes_per_s(one.name), result.cpu_s(one.name)
+        tokens = sum(len(run.tokens) for run in summary.runs(one.name))
+        rows.append(
+            (
+                name_cell(one),
+                bytes_words(result.peak_memory_bytes(one.name)),
+                seconds_words(cpu_s),
+                seconds_words(cpu_s / tokens if cpu_s is not None and tokens else None),
+                number(None) if rate is None else f"{bytes_words(rate)}/s",
+                percent(None if rate is None or not most else rate / most),
+            )
+        )
+    if not rows:
+        return None
+    head = (
+        "configuration",
+        "peak memory",
+        "CPU time",
+        "CPU time per token",
+        "read in passes",
+        "of the machine's",
+    )
+    return Section("Resources", (Table(head, tuple(rows), "What each took"), _bandwidth(most)))
+
+
+def _bandwidth(most: float | None) -> Paragraph:
+    said = (
+        "A pass must read all weights and what the cache holds. What it reads a second, beside "
+        "what memory gives when it is only read, says how far it is from that limit. A wider pass "
+        "reads no more, so its share falls as its arithmetic grows."
+    )
+    if most is None:
+        return Paragraph(f"{said} The machine's bandwidth was not measured.")
+    return Paragraph(f"{said} Memory gave {bytes_words(most)}/s here.")
+
+
+def how_measured(summary: Summary) -> Section:
+    header = summary.result.header
+    blocks: list[Block] = [
+        Facts(tuple(_facts(summary))),
+        *(Facts(tuple(_target_facts(target))) for target in _targets(header)),
+        *_left_out(summary),
+    ]
+    if header.command:
+        blocks += [Paragraph("To measure it again:"), Code(shlex.join(header.command))]
+    return Section("How it was measured", tuple(blocks))
+
+
+def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    header = summary.result.header
+    yield "file", summary.source
+    yield "started", header.started or number(None)
+    yield "complete", "yes" if not summary.missing else "no"
+    yield from ((f"machine: {key}", _value(key, value)) for key, value in header.machine.items())
+    yield "workload", _workload(header.workload)
+    for key in ("version", "licence", "sha256"):
+        yield f"workload: {key}", str(header.workload.get(key) or number(None))
+    sample = header.workload.get("sample")
+    if sample:
+        yield "workload: sample", f"{sample['count']} of {sample['of']}, seed {sample['seed']}"
+    if header.workload.get("repeated"):
+        yield "workload: asked before", count(header.workload["repeated"], "prompt")
+    for sentence in header.workload.get("notes", ()):
+        yield "workload: note", sentence
+    yield "prompts measured", f"{summary.prompts} of {len(header.prompts)}"
+    yield "most tokens an answer", str(header.max_tokens)
+    yield "how answers ended", _endings(summary)
+    yield "repeats", str(header.repeats)
+    yield "order", f"drawn anew for each prompt, seed {header.seed}; all runs of a prompt in a row"
+    for one in summary.result.configurations:
+        yield f"configuration: {one.name}", _configuration(one)
+
+
+def _workload(facts: Mapping[str, Any]) -> str:
+    name = str(facts.get("name", number(None)))
+    return f"{name}, {count(facts['prompts'], 'prompt')}" if "prompts" in facts else name
+
+
+def _endings(summary: Summary) -> str:
+    """Of plain answers: one that was cut has no end that a draft could miss."""
+    plain = summary.groups[0].plain.name if summary.groups else ""
+    ends = Counter(run.finish_reason or "unknown" for run in summary.runs(plain))
+    words = [f"{amount} by {reason.replace('_', ' ')}" for reason, amount in ends.most_common()]
+    return ", ".join(words) or number(None)
+
+
+def _configuration(one: Described) -> str:
+    parts = ["plain" if one.is_plain else f"against {one.baseline}"]
+    if not one.is_plain:
+        limit = "the policy's choice" if one.limit is None else str(one.limit)
+        parts += [f"drafts: {', '.join(one.drafts) or 'none'}", f"limit: {limit}"]
+        parts.append(f"verifier: {one.verifier}")
+        parts += ["LOSSY"] if one.lossy else []
+        parts += ["drafts may remember earlier prompts"] if one.warm else []
+    return "; ".join([*parts, sampling_words(one.sampling)])
+
+
+def sampling_words(sampling: Sampling) -> str:
+    """What is not as it is by default."""
+    plain = Sampling()
+    fields = [name for name in plain.__dataclass_fields__ if name != "temperature"]
+    changed = [
+        f"{name} {getattr(sampling, name)}"
+        for name in fields
+        if getattr(sampling, name) != getattr(plain, name)
+    ]
+    first = "greedy" if sampling.temperature == 0 else f"temperature {sampling.temperature:g}"
+    return ", ".join([first, *changed])
+
+
+def _targets(header: Header) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for one in header.configurations:
+        if one.target not in found:
+            found.append(one.target)
+    return found
+
+
+def _target_facts(target: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    return ((f"target: {key}", _value(key, value)) for key, value in target.items())
+
+
+def _value(key: str, value: Any) -> str:
+    if value is None:
+        return number(None)
+    if key.endswith("bytes") and isinstance(value, int | float):
+        return bytes_words(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def _left_out(summary: Summary) -> Iterator[Block]:
+    skipped = list(summary.result.header.workload.get("skipped", ()))
+    failed = [f"{id}: {why}" for id, why in summary.result.failed.items()]
+    for what, sentences in (
+        ("Failed, and left out of all configurations", failed),
+        ("Lines of the workload that were skipped", skipped),
+    ):
+        if sentences:
+            shown = sentences[:_MOST_NAMED]
+            more = len(sentences) - len(shown)
+            rows = tuple((sentence,) for sentence in shown)
+            rows += ((f"… and {more} more",),) if more else ()
+            yield Table((f"{what} ({len(sentences)})",), rows, words=None)

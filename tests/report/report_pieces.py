@@ -1,0 +1,221 @@
+"""Benches as a file holds them, made of rounds that add up, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.economics.account import Account
+from paceline.economics.cost import Costs, Point
+from paceline.measure.divergence import Divergence
+from paceline.measure.identities import check_run
+from paceline.measure.result import BenchResult, Header
+from paceline.measure.run import Described, Run
+from paceline.measure.run_file import RunFile
+from paceline.types import Departure, Round, Sampling
+
+ROW_S = {1: 0.020, 2: 0.021, 3: 0.024, 4: 0.022, 5: 0.029, 6: 0.031, 7: 0.033, 8: 0.030}
+"""Seconds of a pass by its rows, steps included: four are cheaper than three."""
+
+TARGET = {
+    "engine": "llamacpp",
+    "model": "tiny.gguf",
+    "threads": 2,
+    "context_size": 2048,
+    "weights_bytes": 90_000_000,
+    "cache_bytes": 47_000_000,
+    "max_sequences": 1,
+}
+MACHINE = {"cpu": "A CPU", "cores": 2, "memory_bytes": 8_000_000_000, "paceline": "0.1.0"}
+WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "naïve –", "“ok”,", "rests\n")
+
+
+def costs(most: int = 8) -> Mapping[str, Any]:
+    points = [Point(rows, 1, 64, s, 0.98 * s, 1.05 * s, 20) for rows, s in ROW_S.items()]
+    return Costs(key={"model": "tiny.gguf"}, points=tuple(points[:most])).as_document()
+
+
+def drafted(name: str, limit: int | None, **changes: Any) -> Described:
+    return Described(
+        **{
+            "name": name,
+            "target": TARGET,
+            "limit": limit,
+            "verifier": "chain",
+            "drafts": {"lookup": {"kind": "lookup"}},
+            "costs": costs() if limit is None else None,
+            **changes,
+        }
+    )
+
+
+PLAIN = Described(name="plain", target=TARGET)
+
+
+def run(
+    one: Described,
+    id: str,
+    category: str,
+    *,
+    tokens: int = 60,
+    acceptance: float = 0.7,
+    seed: int = 0,
+    slow: float = 1.0,
+    text: str | None = None,
+    **changes: Any,
+) -> Run:
+    """One answer. Each drafted token is accepted with the same chance, and each round offers the
+    limit; `slow` makes every pass take so many times as long."""
+    chance = np.random.default_rng([seed, *map(ord, one.name + id)])
+    rounds = [_round(0, 0, 0, 12, slow * 0.05, prefill=True)]
+    emitted = 1
+    while emitted < tokens:
+        most = int(chance.integers(0, 8)) if one.limit is None else one.limit
+        limit = min(most, tokens - emitted - 1)
+        misses = np.flatnonzero(chance.random(limit) > acceptance)
+        accepted = int(misses[0]) if len(misses) else limit
+        seconds = slow * ROW_S.get(limit + 1, 0.03) * float(1 + 0.02 * chance.random())
+        rounds.append(_round(limit, accepted, most, 12 + emitted, seconds))
+        emitted += accepted + 1
+    words = _words(emitted, chance) if text is None else _split(text, emitted)
+    ends = np.cumsum([len(word) for word in words])
+    asked = None
+    if one.limit is None:
+        asked = Account()
+        for each in rounds[1:]:
+            asked.add(each, 0.02)
+    return Run(
+        **{
+            "configuration": one.name,
+            "id": id,
+            "category": category,
+            "prompt_tokens": 12,
+            "tokens": tuple(int(t) for t in chance.integers(0, 4000, emitted)),
+            "text": "".join(words),
+            "ends": tuple(int(end) for end in ends),
+            "finish_reason": "max_tokens",
+            "rounds": tuple(rounds),
+            "equal_to_plain": None if one.is_plain or not one.greedy else True,
+            "account": asked,
+            "cpu_s": 2 * sum(r.verify_s for r in rounds),
+            "peak_memory_bytes": 210_000_000,
+            **changes,
+        }
+    )
+
+
+def _words(count: int, chance: np.random.Generator) -> list[str]:
+    return [f"{WORDS[i]} " for i in chance.integers(0, len(WORDS), count)]
+
+
+def _split(text: str, count: int) -> list[str]:
+    cuts = np.linspace(0, len(text), count + 1).astype(int)
+    return [text[a:b] for a, b in pairwise(cuts)]
+
+
+def _round(
+    limit: int, accepted: int, asked: int, context: int, seconds: float, *, prefill: bool = False
+) -> Round:
+    return Round(
+        proposed=limit,
+        accepted=accepted,
+        emitted=accepted + 1,
+        source="lookup" if asked else None,
+        limit=asked,
+        width=limit + 1,
+        batch=1,
+        context=context,
+        prefill=prefill,
+        draft_s=0.0004 * bool(asked),
+        verify_s=seconds,
+        other_s=0.0006,
+    )
+
+
+def header(configurations: Sequence[Described], prompts: Sequence[tuple[str, str]], **changes: Any):
+    return Header(
+        **{
+            "command": ("paceline", "bench", "tiny.gguf", "--prompts", "my prompts.jsonl"),
+            "workload": {
+                "name": "my prompts",
+                "version": "1",
+                "licence": "CC0-1.0",
+                "sha256": "ab" * 32,
+                "prompts": len(prompts),
+                "skipped": ["Line 3 is not JSON."],
+                "notes": [],
+            },
+            "prompts": tuple(prompts),
+            "configurations": tuple(configurations),
+            "max_tokens": 60,
+            "machine": MACHINE,
+            "bandwidth_bytes_per_s": 1.2e10,
+            "started": "2026-03-01T12:00:00+00:00",
+            **changes,
+        }
+    )
+
+
+EVERY = (PLAIN, drafted("lookup -n 1", 1), drafted("lookup -n 3", 3), drafted("lookup -n 7", 7))
+AUTO = drafted("lookup -n auto", None)
+
+
+def bench(
+    configurations: Sequence[Described] = (*EVERY, AUTO),
+    *,
+    categories: Mapping[str, float] | None = None,
+    each: int = 3,
+    tokens: int = 60,
+    **changes: Any,
+) -> BenchResult:
+    """A finished bench: per category the acceptance of its drafts."""
+    acceptances = categories or {"code": 0.85, "summary": 0.7, "chat": 0.35, "story": 0.05}
+    prompts = [(f"{c}-{i}", c) for c in acceptances for i in range(each)]
+    result = BenchResult(header(configurations, prompts, **changes))
+    for number, (id, category) in enumerate(prompts):
+        for one in configurations:
+            acceptance = acceptances[category]
+            done = run(one, id, category, tokens=tokens, acceptance=acceptance, seed=number)
+            check_run(done)
+            result.runs.append(done)
+    return result
+
+
+def written(result: BenchResult, path: Path) -> str:
+    file, _ = RunFile.open(path, result.header)
+    with file:
+        for id, why in result.failed.items():
+            file.fail(id, why)
+        for one in result.runs:
+            file.add(one)
+    return str(path)
+
+
+LOSSY = drafted(
+    "lookup -n 3 tolerance",
+    3,
+    verifier="tolerance",
+    lossy=True,
+    gives_up="the target's distribution, by a budget of nats per token",
+)
+
+
+def departed(count: int) -> tuple[Departure, ...]:
+    return tuple(Departure(0.01 * (i % 3), 0.02 * (i % 3)) for i in range(count))
+
+
+def numeric(position: int = 9) -> Divergence:
+    return Divergence(position, 5, 6, 0.013, 0.08, numeric=True)
+
+
+def fault(position: int = 4) -> Divergence:
+    return Divergence(position, 5, 6, 3.5, 0.08, numeric=False)
+
+
+def sampled(one: Described, temperature: float = 0.8) -> Described:
+    return replace(one, sampling=Sampling(temperature=temperature, seed=1))

@@ -1,0 +1,16 @@
+"""Numbers as a report writes them."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from paceline.report import markdown, plan_plot, summary, words
+
+
+@pytest.mark.parametrize("module", [words, summary, markdown, plan_plot])
+def test_doctests(module) -> None:
+    done = doctest.testmod(module)
+    assert done.attempted > 0
+    assert done.failed == 0
