@@ -1,0 +1,98 @@
+"""A report of 10,000 rounds: seconds from the command's start to the file, and its bytes.
+
+The rounds are a real bench's, of the toy engine: eight categories, plain and five drafted
+configurations. The seconds are the whole command's, Python's start included; the best of several.
+
+    python benchmarks/report_size.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+from paceline.drafts.lookup import LookupDraft
+from paceline.measure.bench import Configuration, header_of, run_bench, with_plain
+from paceline.measure.result import BenchResult
+from paceline.measure.run_file import RunFile
+from paceline.measure.workload import Workload, WorkloadPrompt
+from paceline.testing import ToyEngine
+from paceline.types import Sampling
+
+CATEGORIES = ("code", "chat", "story", "maths", "summary", "translation", "extraction", "rewriting")
+LIMITS = (1, 2, 3, 5, 7)
+
+
+def workload(each: int) -> Workload:
+    """Prompts that repeat themselves more or less, so that the lookup finds something."""
+    prompts = [
+        WorkloadPrompt(
+            f"{category}-{number}",
+            category,
+            ({"role": "user", "content": ("abcdefgh"[: 2 + place] * 9)[: 20 + number]},),
+        )
+        for place, category in enumerate(CATEGORIES)
+        for number in range(each)
+    ]
+    return Workload("toy", tuple(prompts))
+
+
+def write_run(path: Path, rounds: int, temperature: float) -> int:
+    """A run file of at least so many rounds, and how many it has."""
+    engine, sampling = ToyEngine(8, seed=1), Sampling(temperature=temperature, seed=1)
+    configurations = with_plain(
+        [Configuration(f"lookup -n {limit}", {"lookup": LookupDraft()}, limit) for limit in LIMITS]
+    )
+    each = 4
+    while True:
+        prompts = workload(each)
+        given = {"max_tokens": 64, "sampling": sampling}
+        header = header_of(engine, configurations, prompts, **given)
+        result = run_bench(engine, configurations, prompts, **given, result=BenchResult(header))
+        found = sum(len(run.rounds) for run in result.runs)
+        if found >= rounds:
+            break
+        each *= 2
+    file, _ = RunFile.open(path, header)
+    with file:
+        for run in result.runs:
+            file.add(run)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10_000)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--times", type=int, default=5)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        run, out = Path(place, "run.jsonl"), Path(place, "report.html")
+        rounds = write_run(run, args.rounds, args.temperature)
+        seconds = []
+        for _ in range(args.times):
+            started = perf_counter()
+            command = [
+                sys.executable,
+                "-m",
+                "paceline.cli.main",
+                "report",
+                str(run),
+                "-o",
+                str(out),
+            ]
+            subprocess.run(command, check=True, capture_output=True)
+            seconds.append(perf_counter() - started)
+        print(
+            f"{rounds:,} rounds ({run.stat().st_size / 1e6:.1f} MB): {min(seconds):.2f} s at best "
+            f"of {args.times}, {max(seconds):.2f} s at worst; the page is "
+            f"{out.stat().st_size / 1e6:.2f} MB"
+        )
+
+
+if __name__ == "__main__":
+    main()
