@@ -5,16 +5,38 @@ from __future__ import annotations
 import errno
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from paceline.cli.main import main
+from paceline.cli.main import VERBS, main
 from paceline.errors import DownloadError
 from paceline.measure.run_file import read_result
 from paceline.models import catalog
 
 GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
+
+
+def test_a_verb_loads_no_other_one() -> None:
+    asked = "import sys; from paceline.cli import main; main.parser(['report'])"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{asked}; print('paceline.cli.bench' in sys.modules)"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.stdout == "False\n"
+
+
+def test_every_verb_is_in_the_help_and_a_wrong_one_is_refused(run) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    for verb in VERBS:
+        assert f"\n    {verb} " in out
+        assert run(verb, "--help")[0] == 0
+    assert "Did you mean 'report'?" in run("reprot")[2]
 
 
 def test_generate_prints_text_and_one_line_of_figures(run) -> None:
@@ -424,23 +446,27 @@ def test_an_interrupted_bench_writes_what_it_has(run, tmp_path: Path, monkeypatc
 
 
 def test_a_full_disk_in_the_middle_of_a_bench_is_said(run, tmp_path: Path, monkeypatch) -> None:
-    from paceline.measure.run_file import RunFile
+    from paceline.measure import growing_file
 
-    real, calls = RunFile._write, []
+    real, written = growing_file.os.write, []
 
-    def full(self, document) -> None:
-        calls.append(1)
-        if len(calls) > 3:
-            self._stream.write = lambda _: (_ for _ in ()).throw(
-                OSError(errno.ENOSPC, "No space left on device")
-            )
-        real(self, document)
+    def full(descriptor: int, data) -> int:
+        written.append(1)
+        if len(written) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
 
-    monkeypatch.setattr(RunFile, "_write", full)
-    code, out, err = run("bench", "toy:3", "--max-tokens", "12", "--prompts", prompts(tmp_path))
+    monkeypatch.setattr(growing_file.os, "write", full)
+    code, out, err = run(
+        *("bench", "toy:3", "--max-tokens", "12", "-n", "2", "-o", "out.jsonl"),
+        *("--prompts", prompts(tmp_path)),
+    )
     assert code == 2
     assert "times as fast" in out
     assert "No space left on device" in err
+    monkeypatch.undo()
+    result = read_result(str(tmp_path / "out.jsonl"))
+    assert [one.id for one in result.runs] == ["one", "one"]
 
 
 def test_check_says_what_fits_and_what_width_costs(run) -> None:

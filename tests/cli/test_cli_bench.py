@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -90,6 +91,11 @@ REFUSED = {
         "A recording holds one target and one sampling",
     ),
     "a store": (("-d", "lookup:store=x", "-n", "3"), "or allow it with --warm"),
+    "two that are warm": (
+        ("-d", "lookup:store=x", "-n", "2,5", "--warm"),
+        "one could tell the other its answers",
+    ),
+    "one file for both": (("--record", "out.jsonl"), "is the file of runs too"),
     "warm repeats": (
         ("-d", "lookup:store=x", "-n", "3", "--warm", "--repeats", "2"),
         "may remember its answer",
@@ -109,10 +115,112 @@ def test_what_is_refused_at_the_door(bench, given: str) -> None:
     assert not Path("out.jsonl").exists()
 
 
-def test_a_warm_draft_meets_what_it_saw_before(bench) -> None:
-    given = ("-d", "lookup:store=warm-test,min_match=1", "-n", "3")
-    assert bench(*given, "--warm")[0] == 0
-    assert read_result("out.jsonl").drafted[0].warm
+def test_a_warm_draft_meets_what_it_saw_before(run, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"prompt": "abcabc", "id": name} for name in ("one", "two")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    accepted = {}
+    for name, more in (("cold", ()), ("warm", ("--warm",))):
+        draft = "lookup:min_match=4" + (",store=warm-test" if more else "")
+        given = ("-d", draft, "-n", "3", *more, "-o", f"{name}.jsonl")
+        command = ("bench", "toy:3", "--prompts", str(path), "--max-tokens", "12", *given)
+        assert run(*command)[0] == 0
+        runs = read_result(f"{name}.jsonl").runs_of(f"{draft} -n 3")
+        accepted[name] = [one.figures.accepted for one in runs]
+    assert accepted["cold"][0] == accepted["cold"][1] == accepted["warm"][0]
+    assert accepted["warm"][1] > accepted["warm"][0]  # the second asks what the first did
+
+
+def test_what_an_also_does_not_need_is_not_inherited(bench, run) -> None:
+    assert run("profile", "toy:3", "--sweeps", "2", "-o", "costs.json")[0] == 0
+    code, _, err = bench("-n", "auto", "--costs", "costs.json", "--also", "-n 3")
+    assert code == 0, err
+    result = read_result("out.jsonl")
+    assert result.configuration("lookup -n auto").recorded_costs
+    Path("out.jsonl").unlink()
+    lossy = ("--verifier", "tolerance:budget=0.1", "--lossy", "-n", "3")
+    assert bench(*lossy, "--also", "--verifier chain")[0] == 0
+    assert [one.lossy for one in read_result("out.jsonl").drafted] == [True, False]
+    Path("out.jsonl").unlink()
+    tree = ("-d", "tree:toy:4", "-n", "3", "--verifier", "chain", "--allow-chains")
+    assert bench(*tree, "--also", "-d lookup")[0] == 0
+    assert [one.chains_for_trees for one in read_result("out.jsonl").drafted] == [True, False]
+
+
+def test_other_recorded_costs_are_another_run(bench, run) -> None:
+    assert run("profile", "toy:3", "--sweeps", "2", "-o", "costs.json")[0] == 0
+    given = ("-n", "auto", "--costs", "costs.json")
+    assert bench(*given)[0] == 0
+    assert bench(*given)[0] == 0
+    costs = json.loads(Path("costs.json").read_text())
+    costs["points"][0]["seconds"] *= 2
+    Path("costs.json").write_text(json.dumps(costs))
+    code, _, err = bench(*given)
+    assert code == 2
+    assert "holds another run" in err
+
+
+def test_other_prompts_of_the_same_names_are_another_run(run, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "abcabc", "id": "one"}\n')
+    command = ("bench", "toy:3", "--prompts", str(path), "--max-tokens", "12", "-n", "2")
+    assert run(*command, "-o", "out.jsonl")[0] == 0
+    for change in (("--raw",), ()):
+        code, _, err = run(*command, *change, "-o", "out.jsonl")
+        assert (code, "holds another run: its workload" in err) == (
+            (2, True) if change else (0, False)
+        )
+    path.write_text('{"prompt": "abcab", "id": "one"}\n')
+    assert "holds another run: its workload" in run(*command, "-o", "out.jsonl")[2]
+
+
+def test_a_recording_goes_over_none_but_its_own(bench, monkeypatch) -> None:
+    Path("mine.txt").write_text("dear diary\n")
+    assert "mine.txt is there already" in bench("-n", "2", "--record", "mine.txt")[2]
+    assert Path("mine.txt").read_text() == "dear diary\n"
+    assert bench("-n", "2", "--record", "r.jsonl")[0] == 0
+    assert bench("-n", "2", "--record", "r.jsonl")[0] == 0  # the same command
+
+
+@pytest.mark.parametrize(("device", "told"), [("cpu", True), ("cuda:0", False)])
+def test_memory_is_read_where_the_target_is(bench, monkeypatch, device: str, told: bool) -> None:
+    from paceline.engines.toy import ToyEngine
+
+    real = ToyEngine.facts
+    monkeypatch.setattr(ToyEngine, "facts", lambda self: real(self) | {"device": device})
+    assert bench("-n", "2")[0] == 0
+    bandwidth = read_result("out.jsonl").header.bandwidth_bytes_per_s
+    assert (bandwidth is not None) == told
+
+
+def test_slowdowns_stand_first_also_without_categories(bench, monkeypatch) -> None:
+    from paceline.drafts.lookup import LookupDraft
+
+    real = LookupDraft.propose
+
+    def slow(self, contexts, limits):
+        sleep(0.01)
+        return real(self, contexts, limits)
+
+    monkeypatch.setattr(LookupDraft, "propose", slow)
+    out = bench("-n", "2")[1]
+    assert "slower by a tenth or more in 2 of 2 prompts" in out.splitlines()[1]
+
+
+def test_json_keeps_all_prompts_and_the_category_of_that_name_apart(run, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"prompt": "abcabc"}, *({"prompt": text, "category": "x"} for text in ("bab", "hg"))]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("bench", "toy:3", "--prompts", str(path), "--max-tokens", "12", "-n", "2")
+    document = json.loads(run(*command, "-o", "out.jsonl", "--json")[1])
+    result = read_result("out.jsonl")
+    [_, drafted] = document["configurations"]
+    assert drafted["times_plain"]["value"] == pytest.approx(
+        result.ratio("lookup -n 2").value, rel=0.01
+    )
+    assert set(drafted["times_plain_by_category"]) == {"all", "x"}
+    one = drafted["times_plain_by_category"]["all"]["value"]
+    assert one == pytest.approx(result.ratio("lookup -n 2", "all").value, rel=0.01)
 
 
 def test_another_run_s_file_is_refused(bench) -> None:
@@ -129,6 +237,7 @@ def test_a_finished_bench_started_again_says_it_again(bench) -> None:
     before = read_result("out.jsonl").runs
     second = bench("-n", "2")
     assert first[:2] == second[:2]
+    assert "All 4 runs are in that file: none is measured anew" in second[2]
     assert read_result("out.jsonl").runs == before
 
 

@@ -116,6 +116,19 @@ def test_what_makes_no_sense_is_refused_by_name(run: Run, arguments: list[str], 
     assert "Traceback" not in err
 
 
+def test_more_clients_than_prompts_are_refused_before_anything_is_asked(
+    run: Run, prompts: str
+) -> None:
+    with serving() as server:
+        code, out, err = run(
+            "bench", "--endpoint", server.url, "--prompts", prompts, "--concurrency", "1,16"
+        )
+        assert server.headers == []
+    assert (code, out) == (2, "")
+    assert "--concurrency is 16" in err
+    assert "at most --concurrency 4" in err
+
+
 def test_every_option_of_a_model_in_this_process_is_refused(run: Run) -> None:
     """An option that `bench` gains must be taken here or refused: none is dropped silently."""
     from paceline.cli import bench_endpoint

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paceline.economics.cost import Costs, Point
 from paceline.economics.trace import read_recording
+from paceline.engines.load import load
+from paceline.measure.profile import costs_key
 
 REPEATS = "the cat and the cat and the cat and the cat and the cat"
 COSTS = Costs(key={}, points=(Point(1, 1, 0, 1.0), Point(8, 1, 0, 1.75), Point(32, 1, 0, 4.75)))
@@ -72,6 +75,43 @@ def test_with_costs_what_pays_comes_first(run, log) -> None:
     assert any(line.startswith("  song: Fewer answers than a batch of 2") for line in lines)
     assert "Costs: costs.json. Times are predicted, none was measured." in lines
     assert "The costs were measured with at most 1 sequences at once" in out
+
+
+def test_whose_costs_they_are_is_said_unless_they_are_of_this_target_here(run, log) -> None:
+    with load("toy:1") as target, load("toy:2") as other:
+        here, of_another = costs_key(target), costs_key(other)
+
+    def told(key: dict, drafts: dict | None = None, *arguments: str) -> list[str]:
+        given = replace(COSTS, key=key, drafts=drafts or {}).as_document()
+        Path("costs.json").write_text(json.dumps(given), encoding="utf-8")
+        command = ("replay", log, *TOY, *arguments, "-n", "4", "--costs", "costs.json")
+        lines = run(*command)[1].splitlines()
+        notes = json.loads(run(*command, "--json")[1])["notes"]
+        found = [note for note in notes if note.startswith("The costs")]
+        place = lines.index("Costs: costs.json. Times are predicted, none was measured.")
+        assert lines[place + 1 : place + 1 + len(found)] == found
+        return found
+
+    assert told(here) == []
+    assert told(here | {"threads": 64}) == [], "what a tokenizer can't know is not compared"
+    cpu = f"{here['cpu']}, {here['cores']} cores"
+    assert told(of_another) == [f"The costs are of toy:2 on {cpu}, not of this target, toy:1."]
+    assert told(here | {"cores": 640}) == [
+        f"The costs are of toy:1 on {here['cpu']}, 640 cores: this target, but not this machine."
+    ]
+    assert told({"model": "Big", "device": "NVIDIA H100"}) == [
+        "The costs are of Big on NVIDIA H100; whether that is this target, toy:1, they don't tell."
+    ]
+    assert told({}) == ["The costs don't say of which model they are, in place of this target."]
+    drafts = {"toy:1": replace(COSTS, key=of_another)}
+    assert told(here, drafts, "-d", "toy:1") == [
+        f"The costs are of toy:2 on {cpu}, not of this draft 'toy:1', toy:1."
+    ]
+
+
+def test_shipped_costs_of_another_model_are_no_silent_promise(run, log) -> None:
+    _, out, _ = run("replay", log, *TOY, "-n", "4", "--costs", "llama-3.1-8b-h100-vllm")
+    assert "The costs are of Llama-3.1-8B-Instruct on NVIDIA H100; whether that is this" in out
 
 
 def test_the_document_and_the_recording_say_the_same(run, log) -> None:

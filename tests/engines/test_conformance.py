@@ -201,6 +201,12 @@ def test_facts_name_engine_and_model(engine: Engine) -> None:
     facts = engine.facts()
     assert facts["engine"] == engine.name
     assert facts["model"] == engine.model
+    if "weights_bytes" in facts:  # what a pass reads is told by these
+        size = engine.capabilities.context_size
+        assert facts["context_size"] == size
+        assert facts["max_sequences"] == engine.capabilities.max_sequences
+        assert facts["cache_bytes"] > 0
+        assert facts["device"]
 
 
 TREE = (-1, 0, 0, -1, 3, 2, 3)

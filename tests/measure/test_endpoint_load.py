@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import random
 import signal
 from collections import Counter
@@ -18,13 +20,13 @@ pytest.importorskip("httpx")
 
 from fake_server import FakeServer, event, piece, send, serving, start_stream
 
-from paceline.errors import DataError, EndpointError
+from paceline.errors import DataError, EndpointError, SettingError
 from paceline.measure.endpoint import connect
 from paceline.measure.endpoint_answer import Answer, Reading
 from paceline.measure.endpoint_card import endpoint_card
 from paceline.measure.endpoint_file import EndpointFile, read_endpoint_result
 from paceline.measure.endpoint_http import Patience
-from paceline.measure.endpoint_load import plan, prompts_sha256, run_load
+from paceline.measure.endpoint_load import plan, run_load
 from paceline.measure.endpoint_result import (
     AGAINST,
     FIRST,
@@ -55,7 +57,6 @@ def header(workload: Workload, servers: dict[str, FakeServer], *clients: int) ->
         servers={name: {"url": "http://x/v1", "model": "m"} for name in servers},
         workload=workload.facts(),
         prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
-        prompts_sha256=prompts_sha256(workload),
         sampling={"temperature": 0.0},
         max_tokens=64,
         concurrency=clients or (1,),
@@ -134,7 +135,7 @@ def test_the_load_is_matched_and_no_higher_than_asked(tmp_path: Path) -> None:
 
 
 def test_blocks_keep_the_clients_busy_and_lose_no_prompt() -> None:
-    for count in (1, 3, 8, 17, 40):
+    for count in (4, 8, 17, 40):
         blocks = plan(some(count), (1, 4), 0)
         one, four = ([b for b in blocks if b.concurrency == n] for n in (1, 4))
         assert [len(b.prompts) for b in one] == [1] * count
@@ -144,6 +145,35 @@ def test_blocks_keep_the_clients_busy_and_lose_no_prompt() -> None:
             assert sorted(p.id for b in found for p in b.prompts) == sorted(
                 f"p{i}" for i in range(count)
             )
+
+
+def test_more_clients_than_prompts_at_once_are_refused_with_the_number() -> None:
+    with pytest.raises(SettingError, match=r"16, .* only 6\. .*at most --concurrency 6"):
+        plan(some(6), (1, 16), 0)
+    assert plan(some(16), (16,), 0)[0].concurrency == 16
+    turns = (*(prompt(f"p{i}") for i in range(8)), prompt("b", "more", follows="p0"))
+    with pytest.raises(SettingError, match="only 1 later turn can be asked at once"):
+        plan(Workload("t", turns), (2,), 0)
+    assert len(plan(Workload("t", turns), (1,), 0)) == 9
+
+
+def test_a_block_of_too_few_clients_counts_for_no_speed(tmp_path: Path) -> None:
+    """Where first turns fail, fewer later ones are left than there are clients."""
+
+    def refuse(server: FakeServer, handler: Any, body: Any) -> None:
+        send(handler, 400, {"error": {"message": "no"}})
+
+    turns = tuple(
+        one
+        for i in range(4)
+        for one in (prompt(f"a{i}", category="first"), prompt(f"b{i}", "more", follows=f"a{i}"))
+    )
+    with serving(behave=[refuse, refuse]) as server, serving() as against:
+        result = measure(tmp_path / "r.jsonl", Workload("t", turns), server, against, (4,))
+    assert result.complete
+    assert [(s.clients, len(s.categories)) for s in result.stretches] == [(4, 1)] * 2 + [(2, 1)] * 2
+    assert [s.categories for s in result.counted(FIRST, 4)] == [("first",)]
+    assert len(result.counted(AGAINST, 4)) == 1
 
 
 def test_a_later_turn_is_asked_after_the_first_servers_answer_of_both(tmp_path: Path) -> None:
@@ -226,6 +256,78 @@ def test_a_second_start_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
         assert len(one.seen) == len({body["messages"][0]["content"] for body in one.seen}) == 6
 
 
+@pytest.mark.parametrize("after", [3, 9, 13])
+def test_a_torn_block_of_several_clients_is_asked_again_of_both(tmp_path: Path, after: int) -> None:
+    """Stopped in the first server's turn, in the second's, and in the next block."""
+    path, count = tmp_path / "r.jsonl", 0
+
+    def stop(asked: Asked) -> None:
+        nonlocal count
+        count += 1
+        if count == after:
+            signal.raise_signal(signal.SIGINT)
+
+    with serving(pause_s=0.002) as server, serving(pause_s=0.002) as against:
+        with pytest.raises(KeyboardInterrupt):
+            measure(path, some(12), server, against, (3,), on_answer=stop)
+        torn = read_endpoint_result(str(path))
+        text = path.read_text(encoding="utf-8")
+        seen = len(server.seen) + len(against.seen)
+        result = measure(path, some(12), server, against, (3,))
+    assert path.read_text(encoding="utf-8").startswith(text)
+    assert result.complete
+    assert Counter((one.server, one.id) for one in result.asked) == Counter(
+        (name, f"p{i}") for name in (FIRST, AGAINST) for i in range(12)
+    )
+    assert all(s.whole and s.requests == 6 and s.clients == 3 for s in result.stretches)
+    assert len(result.stretches) == len(result.counted(FIRST, 3)) * 2 == 4
+    again = read_endpoint_result(str(path))
+    assert (again.asked, again.stretches) == (result.asked, result.stretches)
+    kept = 12 if after > 12 else 0
+    assert len(server.seen) + len(against.seen) - seen == 24 - kept
+    assert not torn.complete
+
+
+def test_an_unfinished_block_counts_for_the_speed_of_neither_server(tmp_path: Path) -> None:
+    def stop(asked: Asked) -> None:
+        if len(result_of(path).stretches) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    path, result_of = tmp_path / "r.jsonl", lambda path: read_endpoint_result(str(path))
+    with serving() as server, serving() as against, pytest.raises(KeyboardInterrupt):
+        measure(path, some(8), server, against, (4,), on_answer=stop)
+    result = result_of(path)
+    assert [s.whole for s in result.stretches] == [True, False]
+    assert all(result.load(name, 4).tok_per_s is None for name in (FIRST, AGAINST))
+
+
+def test_a_full_disk_is_one_sentence_and_the_file_stays_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = tmp_path / "r.jsonl", os.write
+
+    def full(descriptor: int, data: Any) -> int:
+        if b'"p3"' in bytes(data) and b'"request"' in bytes(data):
+            real(descriptor, bytes(data)[:20])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
+
+    with serving() as server:
+        monkeypatch.setattr("paceline.measure.growing_file.os.write", full)
+        with pytest.raises(DataError, match=r"No space left.*goes on from there"):
+            measure(path, some(6), server)
+        monkeypatch.undo()
+        assert path.read_bytes().endswith(b"}\n")
+        assert measure(path, some(6), server).complete
+
+
+def test_two_runs_of_one_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    ours = header(some(2), {FIRST: None})  # type: ignore[dict-item]
+    with EndpointFile.open(path, ours), pytest.raises(DataError, match="written by another run"):
+        EndpointFile.open(path, ours)
+
+
 def test_a_file_of_another_run_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     with serving() as server:
@@ -240,7 +342,7 @@ def test_a_file_of_another_run_is_left_alone(tmp_path: Path) -> None:
                 for p in some(2).prompts
             ),
         )
-        with pytest.raises(DataError, match="prompts sha256"):
+        with pytest.raises(DataError, match="holds another run: its workload"):
             measure(path, changed, server)
     assert path.read_bytes() == before
     other = tmp_path / "other.json"
@@ -312,6 +414,27 @@ def test_prompts_that_are_refused_one_by_one_do_not_end_the_run(tmp_path: Path) 
         result = measure(tmp_path / "r.jsonl", some(14), server)
     assert result.load(FIRST, 1).failures == {"http 4xx": 12}
     assert result.complete
+
+
+def shedding(server: FakeServer, handler: Any, body: Any) -> None:
+    send(handler, 503, {"error": {"message": "full"}}, Retry_After="0.1")
+
+
+def test_a_server_that_sheds_load_does_not_win_by_it(tmp_path: Path) -> None:
+    with serving(behave=[shedding] * 4, pause_s=0.01) as first, serving(pause_s=0.01) as against:
+        result = measure(tmp_path / "r.jsonl", some(4), first, against, (4,))
+    ratio = result.whole_ratio(4)
+    assert ratio is not None
+    assert ratio.value < 0.6
+    load, other = result.load(FIRST, 4), result.load(AGAINST, 4)
+    assert load.total_s is not None
+    assert other.total_s is not None
+    assert load.total_s.median > other.total_s.median + 0.09
+    assert load.ttft_s is not None
+    assert load.ttft_s.median < 0.09  # of the attempt that was answered
+    text = endpoint_card(result)
+    assert "The endpoint refused 4 of its answered requests at first" in text
+    assert "waits and reading the prompt included: " in text
 
 
 # Counters.
@@ -424,7 +547,7 @@ def made(rows: list[tuple[str, float, float]], tokens: int = 11) -> EndpointResu
             answer = answered(seconds, tokens)
             result.asked.append(Asked(server, 1, i, f"p{i}", category, False, answer))
             result.stretches.append(
-                Stretch(server, 1, i, (category,), 1, seconds + 0.1, tokens, None)
+                Stretch(server, 1, 1, i, (category,), 1, seconds + 0.1, tokens, None)
             )
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.engines.base import Job
 from paceline.engines.toy import ToyEngine
+from paceline.measure import stats
 from paceline.measure.divergence import block_margins, explain, first_difference
 from paceline.measure.selfcheck import check_bookkeeping
 from paceline.measure.stats import Pair, speed_ratio
@@ -34,6 +36,21 @@ def test_a_ratio_is_one_of_sums() -> None:
     assert speed_ratio([Pair(1, 10, 2, 10)]).low is None
     assert speed_ratio([]) is None
     assert speed_ratio([Pair(1, 0, 1, 0)]) is None
+
+
+def test_an_interval_takes_little_memory_and_is_the_one_of_all_resamples_at_once(monkeypatch):
+    draw = np.random.default_rng(3)
+    pairs = [Pair(draw.random(), 9, draw.random(), 8) for _ in range(131)]
+    in_parts = speed_ratio(pairs)
+    monkeypatch.setattr(stats, "_MOST_PICKS", 1 << 30)
+    assert speed_ratio(pairs) == in_parts
+    monkeypatch.undo()
+    tracemalloc.start()
+    try:
+        speed_ratio([Pair(draw.random(), 9, draw.random(), 8) for _ in range(10_000)], resamples=99)
+        assert tracemalloc.get_traced_memory()[1] < 20e6, "99 resamples at once are 40 MB"
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:

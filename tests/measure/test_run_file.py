@@ -114,7 +114,7 @@ def test_a_second_start_goes_on_where_the_first_ended(tmp_path: Path, stop_after
     before = read_result(str(path))
     assert not before.complete
     whole = [run for run in before.runs if (run.id, run.repeat) not in set(before.missing())]
-    assert len(whole) == stop_after // 3 * 3
+    assert len(whole) == (stop_after - 1) // 3 * 3  # the prompt at hand wasn't compared yet
     result = bench(path)
     assert result.complete
     after = read_result(str(path))
@@ -129,10 +129,77 @@ def test_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
     bench(path)
     text = path.read_text()
     path.write_text(text[:-200])
-    with pytest.raises(DataError, match="is not JSON"):
+    with pytest.raises(DataError, match="Line 19 of .* was cut off"):
         read_result(str(path))
     assert bench(path).complete
     assert len(read_result(str(path)).runs) == 18
+
+
+def test_a_header_that_was_cut_off_is_no_bench_yet(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    bench(path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match="is no bench"):
+        read_result(str(path))
+    assert bench(path).complete
+    path.write_text("my notes")
+    with pytest.raises(DataError, match="is no bench"):
+        RunFile.open(path, header())
+    assert path.read_text() == "my notes"
+
+
+def test_an_interrupt_while_texts_are_compared_has_the_prompt_decoded_again(
+    tmp_path: Path, monkeypatch
+) -> None:
+    from paceline.measure import bench as module
+
+    path = tmp_path / "run.jsonl"
+    calls = []
+
+    def interrupted(*_):
+        calls.append(1)
+        raise StoppedError
+
+    monkeypatch.setattr(module, "explain", interrupted)
+    with pytest.raises(StoppedError):
+        bench(path)
+    monkeypatch.undo()
+    assert len(read_result(str(path)).runs) == 3  # kept, for who looks now
+    assert read_result(str(path)).finished.runs == []
+    result = bench(path)
+    assert result.complete
+    drafted = [run for run in result.runs if run.configuration != "plain"]
+    assert all(run.equal_to_plain is not None for run in drafted)
+    assert len(read_result(str(path)).runs) == 18
+
+
+def test_a_run_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    bench(path)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, lines[1]]) + "\n")
+    with pytest.raises(DataError, match="Line 20 of .* once more"):
+        read_result(str(path))
+
+
+def test_a_warm_bench_does_not_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    warm = replace(header().configurations[1], warm=True)
+    begun = replace(
+        header(), configurations=(header().configurations[0], warm, header().configurations[2])
+    )
+    file, _ = RunFile.open(path, begun)
+    file.add(bench(tmp_path / "other.jsonl").runs[0])
+    file.close()
+    with pytest.raises(DataError, match="what they remembered is gone"):
+        RunFile.open(path, begun)
+
+
+def test_two_benches_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    first, _ = RunFile.open(path, header())
+    with first, pytest.raises(DataError, match="is being written by another run"):
+        RunFile.open(path, header())
 
 
 @pytest.mark.parametrize(
@@ -179,9 +246,6 @@ def break_line(path: Path, change) -> None:
     row = json.loads(second)
     change(row["run"])
     path.write_text("\n".join([first, json.dumps(row), *rest]) + "\n")
-
-
-FIELDS = json.loads(json.dumps(header().configurations[0].as_json()))  # a header is JSON
 
 
 def at(name: str) -> int:

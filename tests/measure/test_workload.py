@@ -453,6 +453,8 @@ def test_facts_name_the_file_by_its_bytes(read, tmp_path: Path) -> None:
         "version": None,
         "licence": None,
         "sha256": hashlib.sha256((tmp_path / "p.jsonl").read_bytes()).hexdigest(),
+        "prompts_sha256": workload.prompts_sha256,
+        "raw": 0,
         "prompts": 2,
         "categories": {"x": 1, "all": 1},
         "repeated": 0,
@@ -461,6 +463,8 @@ def test_facts_name_the_file_by_its_bytes(read, tmp_path: Path) -> None:
         "notes": [],
     }
     assert workload.of_categories(["x"]).sha256 == workload.sha256
+    other = read({"prompt": "one", "category": "y"}, {"prompt": "two"})
+    assert other.prompts_sha256 != workload.prompts_sha256  # lines are named by their place
 
 
 def test_the_demo_prompts_are_six_of_six_kinds() -> None:

@@ -6,8 +6,10 @@ import argparse
 import json
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -15,8 +17,8 @@ from paceline.cli import bench_endpoint, options
 from paceline.cli.bench_configurations import Configurations, add_also, add_configuration
 from paceline.cli.parser import Parser, at_least
 from paceline.cli.workloads import add_workload, workload_of
+from paceline.economics.trace import KIND, write
 from paceline.economics.trace import Header as RecordingHeader
-from paceline.economics.trace import write
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
 from paceline.measure.bench import Configuration, header_of, run_bench, with_plain
@@ -24,6 +26,7 @@ from paceline.measure.card import card
 from paceline.measure.record import is_replayable, sources_of, trace_of
 from paceline.measure.resources import read_bandwidth
 from paceline.measure.result import BenchResult, as_document
+from paceline.measure.run import Run
 from paceline.measure.run_file import RunFile
 from paceline.measure.workload import Workload
 
@@ -95,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     workload = workload_of(args)
     _check(args)
     out = options.out_path(args.out or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.jsonl", "-o")
-    record = None if args.record is None else options.out_path(args.record, "--record")
+    record = None if args.record is None else _record_path(args.record, out)
     with ExitStack() as stack:
         configurations = with_plain(Configurations(stack).all(args))
         engine = configurations[0].engine
@@ -110,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
             repeats=args.repeats,
             seed=args.seed or 0,
             command=("paceline", *sys.argv[1:]),
-            bandwidth=read_bandwidth(),
+            bandwidth=_bandwidth(engine),
         )
         file, result = RunFile.open(out, header)
         unwritten: DataError | None = None
@@ -119,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
                 _measure(engine, configurations, workload, result, file)
         except DataError as error:
             unwritten = error  # what was measured is told first
-        if not result.runs:
+        if not result.finished.runs:
             out.unlink(missing_ok=True)
             first = next((f"{id}: {why}" for id, why in result.failed.items()), "")
             raise unwritten or DataError(
@@ -134,6 +137,31 @@ def run(args: argparse.Namespace) -> int:
             _record(record, engine, configurations, workload, result)
             print(f"The rounds are in {record}: `paceline simulate {record}`.", file=sys.stderr)
     return 0 if result.complete else 1
+
+
+def _record_path(given: str, out: Path) -> Path:
+    """Where the recording goes: over one of this very command at most, which a second start makes
+    anew. Raises DataError."""
+    path = options.out_path(given, "--record")
+    if path.absolute() == out.absolute():
+        raise DataError(f"{path} is the file of runs too.", "Choose another file with --record.")
+    if path.exists() and path.stat().st_size and not _is_own_recording(path):
+        raise DataError(f"{path} is there already.", "Choose another file with --record.")
+    return path
+
+
+def _is_own_recording(path: Path) -> bool:
+    try:
+        header = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
+        return bool(header["kind"] == KIND and header["command"] == ["paceline", *sys.argv[1:]])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _bandwidth(engine: Engine) -> float | None:
+    """Of the memory that holds the target, read with its threads; None if that isn't the CPU's."""
+    facts = engine.facts()
+    return read_bandwidth(threads=facts.get("threads")) if facts.get("device") == "cpu" else None
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -180,7 +208,7 @@ def _measure(
     left = each * len(result.missing())
     total = each * len(header.prompts) * header.repeats
     if result.runs:
-        print(f"Going on: {total - left} of {total} runs are there.", file=sys.stderr)
+        print(_going_on(total - left, total), file=sys.stderr)
     with tqdm(
         total=total, initial=total - left, unit="run", file=sys.stderr, dynamic_ncols=True
     ) as bar:
@@ -198,13 +226,37 @@ def _measure(
                 repeats=header.repeats,
                 on_progress=show,
                 result=result,
-                keeper=file,
+                keeper=_Shown(file, result, bar, total),
             )
         except KeyboardInterrupt:
             bar.write(
                 "Interrupted; what was measured is kept, and the same command with -o goes on.",
                 file=sys.stderr,
             )
+
+
+@dataclass(slots=True)
+class _Shown:
+    """Keeps runs in a file; a prompt that fails moves the bar by all its runs."""
+
+    file: RunFile
+    result: BenchResult
+    bar: tqdm[Any]
+    total: int
+
+    def add(self, run: Run) -> None:
+        self.file.add(run)
+
+    def fail(self, id: str, reason: str) -> None:
+        self.file.fail(id, reason)
+        self.bar.n = self.total - len(self.result.configurations) * len(self.result.missing())
+        self.bar.refresh()
+
+
+def _going_on(done: int, total: int) -> str:
+    if done == total:
+        return f"All {total} runs are in that file: none is measured anew. Name another to do so."
+    return f"Going on: {done} of {total} runs are there."
 
 
 def _record(

@@ -19,6 +19,7 @@ from paceline.measure.bench import Configuration
 from paceline.measure.run import PLAIN
 from paceline.types import Sampling
 
+_DRAFT = "lookup"  # where none is named
 _LOADING = ("target", "engine", "context", "threads", "dtype", "device")
 _DRAFTED = ("draft", "limit")
 _RULES = ("costs", "verifier", "allow_chains", "lossy", "draft_engine", "draft_context")
@@ -68,7 +69,20 @@ def also(args: argparse.Namespace, written: str) -> tuple[argparse.Namespace, di
     given = vars(_also_parser().parse_args(words))
     if not given:
         raise SettingError("--also changes nothing.", "Write an option into it, as in '-n 7'.")
-    return argparse.Namespace(**{**vars(args), **given}), given
+    return argparse.Namespace(**vars(args) | _unneeded(args, given) | given), given
+
+
+def _unneeded(args: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
+    """What was said for all and says nothing here, so that it isn't inherited: costs without a
+    limit that is auto, leave to be lossy for another verifier, leave to cut other drafts' trees."""
+    off: dict[str, Any] = {}
+    if None not in given.get("limit", args.limit):
+        off["costs"] = None
+    if "verifier" in given:
+        off["lossy"] = False
+    if "draft" in given:
+        off["allow_chains"] = False
+    return off
 
 
 def _also_parser() -> Parser:
@@ -90,6 +104,7 @@ class Configurations:
         self._stack = stack
         self._engines: dict[tuple[Any, ...], Engine] = {}
         self._drafts: dict[tuple[Any, ...], dict[str, Draft]] = {}
+        self._labels: dict[str, str] = {}
 
     def engine(self, args: argparse.Namespace) -> Engine:
         key = tuple(getattr(args, name) for name in _LOADING)
@@ -101,8 +116,11 @@ class Configurations:
         """Those of the options, then those of each `--also`. All are read before anything is
         loaded."""
         others = [also(args, written) for written in args.also]
-        for one in (args, *(changed for changed, _ in others)):
+        every = [args, *(changed for changed, _ in others)]
+        for one in every:
             _check(one)
+        specs = [spec for one in every for spec in one.draft or [_DRAFT]]
+        self._labels = options.labels(list(dict.fromkeys(specs)))
         found = self._of(args, {})
         for changed, given in others:
             found += self._of(changed, given)
@@ -128,10 +146,12 @@ class Configurations:
         return found
 
     def _load(self, args: argparse.Namespace, engine: Engine) -> dict[str, Draft]:
-        specs = tuple(args.draft or ["lookup"])
+        specs = tuple(args.draft or [_DRAFT])
+        options.labels(specs)  # refuses one that is named twice
         key = (id(engine), specs, args.draft_engine, args.draft_context)
         if key not in self._drafts:
-            self._drafts[key] = options.load_drafts(args, specs, engine, self._stack)
+            names = {spec: self._labels[spec] for spec in specs}
+            self._drafts[key] = options.load_drafts(args, names, engine, self._stack)
         return self._drafts[key]
 
 
@@ -153,6 +173,7 @@ def _maker(
             baseline=baseline,
             warm=args.warm,
             costs=None if policy is None else policy.costs.costs,
+            recorded_costs=policy is not None and args.costs is not None,
         )
 
     return make

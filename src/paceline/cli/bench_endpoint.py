@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -25,7 +25,7 @@ from paceline.measure.endpoint_body import sampling_fields
 from paceline.measure.endpoint_card import endpoint_card
 from paceline.measure.endpoint_file import EndpointFile
 from paceline.measure.endpoint_http import Patience
-from paceline.measure.endpoint_load import Block, plan, prompts_sha256, run_load
+from paceline.measure.endpoint_load import Block, plan, run_load
 from paceline.measure.endpoint_result import AGAINST, FIRST, Asked, EndpointResult, Header
 from paceline.measure.workload import Workload
 from paceline.types import Sampling
@@ -109,10 +109,11 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     workload = workload_of(args)
     sampling = options.sampling_of(args, None)
+    blocks = plan(workload, args.concurrency or (1,), _SEED)
     out = options.out_path(
         args.out or f"paceline-endpoint-{datetime.now():%Y%m%d-%H%M%S}.jsonl", "-o"
     )
-    result, error = _measure(args, workload, sampling, out)
+    result, error = _measure(args, workload, blocks, sampling, out)
     if not result.asked:
         out.unlink(missing_ok=True)  # a header and nothing else
         raise error or DataError("Nothing was asked.", "Name prompts with --prompts.")
@@ -130,12 +131,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(
-    args: argparse.Namespace, workload: Workload, sampling: Sampling, out: Path
+    args: argparse.Namespace,
+    workload: Workload,
+    blocks: Sequence[Block],
+    sampling: Sampling,
+    out: Path,
 ) -> tuple[EndpointResult, BaseException | None]:
     """What was measured, and what ended it before its end, if anything did."""
     held: list[EndpointResult] = []
     try:
-        asyncio.run(_ask(args, workload, sampling, out, held))
+        asyncio.run(_ask(args, workload, blocks, sampling, out, held))
     except (KeyboardInterrupt, PacelineError) as error:
         if not held:
             raise
@@ -146,6 +151,7 @@ def _measure(
 async def _ask(
     args: argparse.Namespace,
     workload: Workload,
+    blocks: Sequence[Block],
     sampling: Sampling,
     out: Path,
     held: list[EndpointResult],
@@ -159,9 +165,10 @@ async def _ask(
         held.append(file.result)
         for endpoint in endpoints.values():
             await endpoint.warm_up(raw=all(prompt.raw for prompt in workload.prompts))
-        blocks = plan(workload, header.concurrency, header.seed)
         bar = stack.enter_context(_bar(file.result, blocks))
-        await run_load(endpoints, blocks, file, seed=header.seed, on_answer=_shower(bar))
+        await run_load(
+            endpoints, blocks, file, seed=header.seed, on_answer=_shower(bar, file.result)
+        )
 
 
 async def _connected(args: argparse.Namespace, stack: AsyncExitStack) -> dict[str, Endpoint]:
@@ -204,7 +211,6 @@ def _header(
         servers={name: endpoint.served.as_json() for name, endpoint in endpoints.items()},
         workload=workload.facts(),
         prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
-        prompts_sha256=prompts_sha256(workload),
         fields={name: dict(endpoint.fields) for name, endpoint in endpoints.items()},
         sampling=asdict(sampling),
         max_tokens=args.max_tokens,
@@ -214,18 +220,22 @@ def _header(
     )
 
 
-def _bar(result: EndpointResult, blocks: list[Block]) -> tqdm[Any]:
+def _bar(result: EndpointResult, blocks: Sequence[Block]) -> tqdm[Any]:
     total = len(result.servers) * sum(len(block.prompts) for block in blocks)
-    done = len(result.asked) + len(result.servers) * len(result.left_out)
+    done = _ended(result)
     return tqdm(total=total, initial=done, unit="answer", file=sys.stderr, dynamic_ncols=True)
 
 
-def _shower(bar: tqdm[Any]) -> Callable[[Asked], None]:
+def _shower(bar: tqdm[Any], result: EndpointResult) -> Callable[[Asked], None]:
     def show(asked: Asked) -> None:
         bar.set_postfix_str(f"{asked.id}, {asked.server}, {asked.concurrency} at once")
-        bar.update()
+        bar.update(_ended(result) - bar.n)  # goes back where a block is asked again
 
     return show
+
+
+def _ended(result: EndpointResult) -> int:
+    return len(result.asked) + len(result.servers) * len(result.left_out)
 
 
 def _key(variable: str | None, option: str) -> str | None:

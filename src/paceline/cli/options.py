@@ -119,11 +119,17 @@ def labels(specs: Sequence[str]) -> dict[str, str]:
 
 
 def load_drafts(
-    args: argparse.Namespace, specs: Sequence[str], target: Engine, stack: ExitStack
+    args: argparse.Namespace,
+    specs: Sequence[str] | Mapping[str, str],
+    target: Engine,
+    stack: ExitStack,
 ) -> dict[str, Draft]:
-    """Drafts by short name; the stack releases them. `none` is no draft."""
+    """Drafts by short name; the stack releases them. `none` is no draft.
+
+    specs    with their short names, or `labels` makes these
+    """
     found: dict[str, Draft] = {}
-    for spec, label in labels(specs).items():
+    for spec, label in (specs if isinstance(specs, Mapping) else labels(specs)).items():
         if spec != "none":
             draft = load_draft(args, spec, target)
             stack.callback(draft.release)

@@ -28,7 +28,7 @@ from paceline.errors import DataError, SettingError
 from paceline.measure.record import is_replayable, sources_of
 from paceline.measure.replay import Log, check_kinds, check_replayable, read_log, replay
 from paceline.measure.replay_card import card
-from paceline.measure.replay_prices import AUTO, Wanted, prices_of
+from paceline.measure.replay_prices import AUTO, Wanted, prices_of, whose
 from paceline.measure.replay_result import ReplayResult
 from paceline.types import Sampling
 
@@ -165,6 +165,7 @@ def run(args: argparse.Namespace) -> int:
             log,
             sampling.temperature,
             {name: draft.facts() for name, draft in drafts.items()},
+            whose=[] if costs is None else whose(costs, target, drafts),
             notes=_temperature_notes(sampling.temperature, drafts),
         )
         traces: list[Trace] = []

@@ -357,7 +357,7 @@ def _facts(model: Any, context: Context, label: str) -> dict[str, Any]:
         "build": llama_cpp.llama_print_system_info().decode().strip(" |"),
         "threads": context.threads,
         "openmp_wait": openmp_wait(),
-        "context_tokens": context.context_size,
+        "context_size": context.context_size,
         "max_sequences": context.max_sequences,
         "forward_tokens": FORWARD_TOKENS,
         "weights_bytes": llama_cpp.llama_model_size(model),

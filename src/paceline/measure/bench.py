@@ -40,7 +40,7 @@ class Configuration:
     engine      unless given, the bench's; `sampling` too
     baseline    name of the plain configuration it is compared with: same engine, same sampling
     warm        drafts may remember earlier prompts
-    costs       what `policy` goes by, for the record
+    costs       what `policy` goes by, for the record; `recorded_costs` if they were given
     """
 
     name: str
@@ -54,6 +54,7 @@ class Configuration:
     baseline: str = PLAIN
     warm: bool = False
     costs: Costs | None = None
+    recorded_costs: bool = False
 
     def make_policy(self) -> Policy:
         if self.policy is not None:
@@ -77,8 +78,10 @@ class Configuration:
             lossy=verifier.lossy,
             gives_up=verifier.gives_up,
             warm=self.warm,
+            chains_for_trees=self.chains_for_trees,
             drafts={label: draft.facts() for label, draft in self.drafts.items()},
             costs=None if self.costs is None else self.costs.as_document(),
+            recorded_costs=self.recorded_costs,
         )
 
 
@@ -141,11 +144,17 @@ def _check(configurations: Sequence[Configuration], repeats: int) -> None:
                 "would see this bench's own answers.",
                 "Measure it without, or allow it with --warm.",
             )
-        if one.warm and repeats > 1:
+        if remembering and repeats > 1:
             raise SettingError(
                 f"Each prompt is run {repeats} times, and {one.name!r} may remember its answer.",
-                "Leave --repeats or --warm out.",
+                "Leave --repeats out.",
             )
+    warm = [one.name for one in configurations if any(d.remembers for d in one.drafts.values())]
+    if len(warm) > 1:
+        raise SettingError(
+            f"{warm[0]!r} and {warm[1]!r} remember, and one could tell the other its answers.",
+            "Measure each in a bench of its own.",
+        )
 
 
 def run_bench(

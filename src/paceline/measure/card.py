@@ -10,6 +10,7 @@ from paceline.measure.divergence import Divergence
 from paceline.measure.result import BenchResult
 from paceline.measure.run import Described, Run
 from paceline.measure.stats import Ratio
+from paceline.measure.wording import aligned, interval_words, verdict
 
 _SLOW = 0.9
 _MOST_SLOWDOWNS = 5
@@ -17,7 +18,8 @@ _WIDEST = 70  # characters of all columns' names
 
 
 def card(result: BenchResult) -> str:
-    """The whole card."""
+    """The whole card, of what was decoded in all configurations."""
+    complete, result = result.complete, result.finished
     lines = [*_headlines(result), *_worst(result), ""]
     lines += _table(result)
     for one in result.drafted:
@@ -26,7 +28,7 @@ def card(result: BenchResult) -> str:
     lines += ["", *_machine_lines(result)]
     left_out = [*result.header.workload.get("skipped", ()), *_failed(result)]
     lines += [f"Left out: {sentence}" for sentence in left_out]
-    if not result.complete:
+    if not complete:
         lines += ["", "Interrupted: these are the prompts measured so far."]
     return "\n".join(lines)
 
@@ -44,7 +46,7 @@ def _headlines(result: BenchResult) -> list[str]:
         return ["Nothing was measured in both plain and drafted decoding."]
     rated.sort(key=lambda pair: -pair[0].value)
     return [
-        f"{one.title}: {verdict(ratio)} {_baseline(one)} ({_interval(ratio.low, ratio.high)})."
+        f"{one.title}: {_verdict(ratio)} {_baseline(one)} ({interval_words(ratio, _two_places)})."
         for ratio, one in rated
     ]
 
@@ -53,25 +55,18 @@ def _baseline(one: Described) -> str:
     return "plain decoding" if one.baseline == "plain" else one.baseline
 
 
-def verdict(ratio: Ratio) -> str:
-    """What an interval lets one say."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f} times as fast as"
-    if ratio.low > 1:
-        return f"it paid, {ratio.value:.2f} times as fast as"
-    if ratio.high < 1:
-        return f"it did not pay, {ratio.value:.2f} times as fast as"
-    return f"no clear difference, {ratio.value:.2f} times as fast as"
+def _verdict(ratio: Ratio) -> str:
+    known = verdict(ratio)
+    return f"{known + ', ' if known else ''}{ratio.value:.2f} times as fast as"
 
 
-def _interval(low: float | None, high: float | None, form: str = ".2f") -> str:
-    if low is None or high is None:
-        return "one prompt: no interval"
-    return f"95 % interval {low:{form}} to {high:{form}}"
+def _two_places(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def _worst(result: BenchResult) -> list[str]:
-    """Each configuration's worst category, and prompts that it slowed down by a tenth or more."""
+    """Each configuration's worst category, if there are several, and the prompts that it slowed
+    down."""
     lines = []
     for one in result.drafted:
         by_category = [
@@ -79,21 +74,24 @@ def _worst(result: BenchResult) -> list[str]:
             for category in result.categories
             if (ratio := result.ratio(one.name, category)) is not None
         ]
+        parts = []
         if len(by_category) > 1:
             value, category = min(by_category)
-            lines.append(f"{one.title}: worst in {category}, {value:.2f}{_slowdowns(result, one)}.")
+            parts.append(f"worst in {category}, {value:.2f}")
+        parts += _slowdowns(result, one)
+        if parts:
+            lines.append(f"{one.title}: {'; '.join(parts)}.")
     return lines
 
 
-def _slowdowns(result: BenchResult, one: Described) -> str:
-    slow = sorted(
-        (r.value, id) for id, r in result.prompt_ratios(one.name).items() if r.value < 0.9
-    )
+def _slowdowns(result: BenchResult, one: Described) -> list[str]:
+    ratios = result.prompt_ratios(one.name)
+    slow = sorted((ratio.value, id) for id, ratio in ratios.items() if ratio.value < _SLOW)
     if not slow:
-        return ""
+        return []
     named = ", ".join(f"{id} {value:.2f}" for value, id in slow[:_MOST_SLOWDOWNS])
     more = ", …" if len(slow) > _MOST_SLOWDOWNS else ""
-    return f"; slower by a tenth or more in {len(slow)} prompts ({named}{more})"
+    return [f"slower by a tenth or more in {len(slow)} of {len(ratios)} prompts ({named}{more})"]
 
 
 def _table(result: BenchResult) -> list[str]:
@@ -106,19 +104,10 @@ def _table(result: BenchResult) -> list[str]:
     for category in [*result.categories, None]:
         cells = [_cell(result, one, category) for one in result.configurations]
         rows.append([category or "all prompts", *cells])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [_line(row, widths) for row in rows]
+    lines = aligned(rows)
     if numbered:
         lines += [f"  {head} {title}" for head, title in zip(heads, titles, strict=True)]
     return lines
-
-
-def _line(row: list[str], widths: list[int]) -> str:
-    first, *rest = (
-        cell.ljust(w) if i == 0 else cell.rjust(w)
-        for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-    )
-    return "  ".join([first, *rest]).rstrip()
 
 
 def _cell(result: BenchResult, one: Described, category: str | None) -> str:
@@ -152,9 +141,10 @@ def _lossy_lines(result: BenchResult, one: Described) -> list[str]:
     kl, moved = far.kl_nats_per_token, far.variation_per_token
     return [
         *lines,
-        f"  {kl.value:.3g} nats per token from the target ({_interval(kl.low, kl.high, '.3g')}), "
-        f"at most {far.largest_kl_nats:.3g} at a token",
-        f"  {moved.value:.1%} of tokens changed ({_interval(moved.low, moved.high, '.1%')})",
+        f"  {kl.value:.3g} nats per token from the target "
+        f"({interval_words(kl, lambda x: f'{x:.3g}')}), at most {far.largest_kl_nats:.3g} "
+        "at a token",
+        f"  {moved.value:.1%} of tokens changed ({interval_words(moved, lambda x: f'{x:.1%}')})",
     ]
 
 

@@ -89,18 +89,19 @@ class Endpoint:
         body["stream"] = True
         if self.counts_tokens:
             body["stream_options"] = {"include_usage": True}
-        retries, waited_s = 0, 0.0
+        retries, asked = 0, time.perf_counter()
+        reading = Reading(asked)
         while True:
-            reading = Reading(time.perf_counter())
             failure = await self._read(path, body, reading)
-            answer = reading.answer(time.perf_counter(), retries=retries, waited_s=waited_s)
+            answer = reading.answer(time.perf_counter(), retries=retries, asked=asked)
             if failure is None:
                 return answer
             pause = self._pause(failure, retries)
             if pause is None:
                 return self._failed(answer, failure)
-            retries, waited_s = retries + 1, waited_s + pause
+            retries += 1
             await asyncio.sleep(pause)
+            reading = Reading(time.perf_counter())
 
     async def _read(self, path: str, body: Mapping[str, Any], reading: Reading) -> BadAnswer | None:
         """One attempt, read as it comes; gives what went wrong with it."""

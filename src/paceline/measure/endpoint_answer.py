@@ -22,15 +22,16 @@ class Answer:
     """What came of one request. A time or count that wasn't measured is None.
 
     text             the answer; `reasoning` what a thinking model put before it
-    ttft_s           from sending the request to the first piece of either
+    ttft_s           from sending the request to the first piece of either; of the last attempt
     decode_s         from there to the last piece, or to the end that the server gave as a reason
-    total_s          from sending the request to the end of the answer; of the last attempt
+    total_s          from sending the first attempt to the end of the answer, waits included
     output_tokens    by the server's own count, reasoning included
     pieces           how many pieces of text came; with drafts a piece may hold several tokens
     arrivals         at how many moments they came: fewer than pieces where something bundles them
     cached_tokens    prompt tokens that the server had from earlier requests, if it tells
     drafted          drafted tokens, if the server tells them per answer, and those it `accepted`
-    retries          attempts that were refused for now (429, 5xx), and `waited_s` before the last
+    retries          attempts that were refused for now (429, 5xx)
+    waited_s         from sending the first attempt to sending the last
     failure          what went wrong, in words, and its `failure_kind`; None for an answer
     """
 
@@ -152,7 +153,8 @@ class Reading:
         with _in_openais_form(data):
             self._take_facts(document)
             self._take_piece(choices[0].get("message") or choices[0], None)
-            self.finish_reason, self.done = choices[0].get("finish_reason"), True
+            reason = choices[0].get("finish_reason")
+            self.finish_reason, self.done = None if reason is None else str(reason), True
 
     def _take_piece(self, piece: Mapping[str, Any], now: float | None) -> None:
         text = piece.get("content") or piece.get("text") or ""
@@ -182,26 +184,40 @@ class Reading:
         """Whether the server said that this is the end; without a reason, at least of a text."""
         return self.finish_reason is not None or (self.done and self.pieces > 0)
 
-    def answer(self, ended: float, *, retries: int = 0, waited_s: float = 0.0) -> Answer:
+    def answer(self, ended: float, *, retries: int = 0, asked: float | None = None) -> Answer:
+        """
+        asked    when the first attempt was sent, if this isn't it
+        """
+        asked = self.started if asked is None else asked
         return Answer(
-            text="".join(self.text),
-            reasoning="".join(self.reasoning),
+            text=whole_characters("".join(self.text)),
+            reasoning=whole_characters("".join(self.reasoning)),
             ttft_s=_less(self.first, self.started),
             # Of text that came at one moment no time passed that could be shared by its tokens.
             decode_s=_less(self.last, self.first) if self.arrivals > 1 else None,
-            total_s=ended - self.started,
+            total_s=ended - asked,
             prompt_tokens=_count(self.usage, "prompt_tokens"),
             cached_tokens=_count(self.usage.get("prompt_tokens_details"), "cached_tokens"),
             output_tokens=_count(self.usage, "completion_tokens"),
-            finish_reason=self.finish_reason,
+            finish_reason=self.finish_reason and whole_characters(self.finish_reason),
             pieces=self.pieces,
             arrivals=self.arrivals,
             streamed=self.streamed,
             drafted=self.drafts[0],
             accepted=self.drafts[1],
             retries=retries,
-            waited_s=waited_s,
+            waited_s=self.started - asked,
         )
+
+
+def whole_characters(text: str) -> str:
+    """The halves of a character that came in two pieces put together; a half alone is replaced.
+    JSON may hold halves (RFC 8259, section 8.2); UTF-8 can't.
+
+    >>> whole_characters("\\ud83d" + "\\ude00") == "\\U0001f600", whole_characters("\\ud83d")
+    (True, '�')
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _less(later: float | None, earlier: float | None) -> float | None:

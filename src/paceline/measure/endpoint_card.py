@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from paceline.measure.endpoint_result import AGAINST, FIRST, Asked, EndpointResult, Load, Spread
+from paceline.measure.endpoint_remarks import (
+    clients_words,
+    counter_meanings,
+    rate_words,
+    remarks,
+    title,
+    why_none,
+)
+from paceline.measure.endpoint_result import AGAINST, Asked, EndpointResult, Load, Spread
 from paceline.measure.stats import Ratio
-from paceline.monitor.counters import Counters, says
+from paceline.measure.wording import aligned, interval_words, verdict
+from paceline.monitor.counters import Counters
 
 _POSITIONS = 16
 
@@ -18,7 +27,7 @@ def endpoint_card(result: EndpointResult) -> str:
         measured = [s for s in result.servers if result.of(s, concurrency)]
         if not measured:
             continue
-        lines += ["", _clients(concurrency)]
+        lines += ["", clients_words(concurrency).capitalize()]
         if AGAINST in result.servers:
             lines += [f"  {line}" for line in _comparison(result, concurrency)]
         lines += [f"  {line}" for line in _table(result, concurrency, measured)]
@@ -41,10 +50,6 @@ def _about(result: EndpointResult) -> str:
     return f"{against}\n{count} prompts ({name}), {how}, at most {result.header.max_tokens} tokens"
 
 
-def _clients(concurrency: int) -> str:
-    return "One client" if concurrency == 1 else f"{concurrency} clients at once"
-
-
 def _comparison(result: EndpointResult, concurrency: int) -> list[str]:
     """Verdict, categories with the worst first, whole answers, texts."""
     ratio = result.ratio(concurrency)
@@ -54,13 +59,13 @@ def _comparison(result: EndpointResult, concurrency: int) -> list[str]:
     by_category = result.by_ratio(concurrency)
     if len(by_category) > 1:
         rows = [
-            [name, f"{one.value:.2f}" if one else "-", f"({_interval(one)})" if one else ""]
+            [name, f"{one.value:.2f}" if one else "-", f"({interval_words(one)})" if one else ""]
             for name, one in by_category
         ]
-        lines += [f"  {line}" for line in _aligned(rows)]
+        lines += [f"  {line}" for line in aligned(rows)]
     whole = result.whole_ratio(concurrency)
     if whole is not None:
-        lines.append(f"Whole answers, reading the prompt included: {_times(whole)}.")
+        lines.append(f"Whole answers, waits and reading the prompt included: {_times(whole)}.")
     equal = result.equal_texts(concurrency)
     if equal is None:
         lines.append("Texts are not compared: sampled.")
@@ -72,28 +77,19 @@ def _comparison(result: EndpointResult, concurrency: int) -> list[str]:
 
 
 def _verdict(ratio: Ratio) -> str:
-    words = f"{ratio.value:.2f} times as fast as the other ({_interval(ratio)})"
-    if ratio.low is not None and ratio.low > 1:
-        return f"It pays: {words}"
-    if ratio.high is not None and ratio.high < 1:
-        return f"It does not pay: {words}"
-    return f"No clear difference: {words}" if ratio.low is not None else words.capitalize()
+    words = f"{ratio.value:.2f} times as fast as the other ({interval_words(ratio)})"
+    said = verdict(ratio)
+    return words if said is None else f"{said.capitalize()}: {words}"
 
 
 def _times(ratio: Ratio) -> str:
-    return f"{ratio.value:.2f} times as fast ({_interval(ratio)})"
-
-
-def _interval(ratio: Ratio) -> str:
-    if ratio.low is None or ratio.high is None:
-        return "one prompt: no interval"
-    return f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+    return f"{ratio.value:.2f} times as fast ({interval_words(ratio)})"
 
 
 def _table(result: EndpointResult, concurrency: int, servers: Sequence[str]) -> list[str]:
     """A row a figure, a column a server."""
     loads = [result.load(server, concurrency) for server in servers]
-    rows = [["", *(_title(server) for server in servers)]]
+    rows = [["", *(title(server) for server in servers)]]
     figures: dict[str, Callable[[Load], str]] = {
         "answers": lambda load: str(load.requests - load.failed),
         "failed": _failures,
@@ -109,11 +105,7 @@ def _table(result: EndpointResult, concurrency: int, servers: Sequence[str]) -> 
         cells = [figure(load) for load in loads]
         if name != "tried again" or any(cell != "0" for cell in cells):
             rows.append([name, *cells])
-    return _aligned(rows)
-
-
-def _title(server: str) -> str:
-    return {FIRST: "endpoint", AGAINST: "the other"}[server]
+    return aligned(rows)
 
 
 def _failures(load: Load) -> str:
@@ -133,43 +125,23 @@ def _seconds(spread: Spread | None) -> str:
     return "-" if spread is None else f"{spread.median:.2f} ({spread.p95:.2f})"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def _drafts(result: EndpointResult, concurrency: int, server: str) -> list[str]:
     """What the server counted of its drafts."""
     counters = result.counters(server, concurrency)
-    head = f"drafts, {_title(server)}:"
+    head = f"drafts, {title(server)}:"
     if counters is not None and counters.has_drafts:
         return [f"{head} {_counted(counters)}", *_by_position(counters)]
     told = result.told_drafts(server, concurrency)
     if told is not None:
         drafted, accepted = told
-        return [f"{head} {_rate(accepted, drafted)} (told with the answers)"]
-    return [f"{head} none counted{_why(result, server, counters)}"]
-
-
-def _why(result: EndpointResult, server: str, counters: Counters | None) -> str:
-    if counters is not None:
-        return " by this server"
-    if any(s.restarted for s in result.stretches if s.server == server):
-        return ": the server restarted meanwhile"
-    reason = result.header.servers[server].get("no_page")
-    return f": {str(reason).rstrip('.')}" if reason else ""
+        return [f"{head} {rate_words(accepted, drafted)} (told with the answers)"]
+    return [f"{head} none counted{why_none(result, server, counters)}"]
 
 
 def _counted(counters: Counters) -> str:
     parts = []
     if counters.drafted is not None and counters.accepted is not None:
-        parts.append(_rate(counters.accepted, counters.drafted))
+        parts.append(rate_words(counters.accepted, counters.drafted))
     if counters.tokens_per_drafted_round is not None:
         parts.append(
             f"{counters.tokens_per_drafted_round:.2f} tokens per drafted round "
@@ -180,12 +152,6 @@ def _counted(counters: Counters) -> str:
     if counters.tokens_per_round is not None:
         parts.append(f"{counters.tokens_per_round:.2f} tokens per round")
     return "; ".join(parts) or "none in these requests"
-
-
-def _rate(accepted: float, drafted: float) -> str:
-    if not drafted:
-        return "none drafted"
-    return f"{accepted / drafted:.0%} of {drafted:.0f} drafted tokens accepted"
 
 
 def _by_position(counters: Counters) -> list[str]:
@@ -202,35 +168,12 @@ def _by_position(counters: Counters) -> list[str]:
 
 def _remarks(result: EndpointResult) -> list[str]:
     """What a reader must know, each once."""
-    lines: list[str] = []
-    kinds = dict.fromkeys(
-        counters.server
-        for n in result.header.concurrency
-        for server in result.servers
-        if (counters := result.counters(server, n)) is not None and counters.has_drafts
-    )
-    for kind in kinds:
-        lines += says(kind)
-    for server in result.servers:
-        lines += _server_remarks(result, server)
-    if any(one.later_turn for one in result.asked):
-        lines.append(
-            "Later turns are asked after the endpoint's own answer, of both servers alike; they "
-            "are left out of times to the first token, which a cached beginning shortens."
-        )
-    if len(result.header.concurrency) > 1 or result.header.workload.get("repeated"):
-        lines.append(
-            "A prompt that a server has seen before may be in its cache: times to the first token "
-            "hold for the first number of clients only."
-            if len(result.header.concurrency) > 1
-            else "Some prompts are the same: the server's cache shortens their reading."
-        )
+    lines = [*counter_meanings(result), *remarks(result)]
     lines += [
-        f"Left out at {_clients(n).lower()}: {id}: {why}."
-        for (n, id), why in result.left_out.items()
+        f"Left out at {clients_words(n)}: {id}: {why}." for (n, id), why in result.left_out.items()
     ]
     lines += [
-        f"Failed: {one.id}, {_title(one.server)}: {one.answer.failure}." for one in _failed(result)
+        f"Failed: {one.id}, {title(one.server)}: {one.answer.failure}." for one in _failed(result)
     ]
     if not result.complete:
         lines.append("Interrupted: these are the requests so far.")
@@ -239,31 +182,3 @@ def _remarks(result: EndpointResult) -> list[str]:
 
 def _failed(result: EndpointResult, most: int = 5) -> list[Asked]:
     return [one for one in result.asked if one.answer.failure is not None][:most]
-
-
-def _server_remarks(result: EndpointResult, server: str) -> list[str]:
-    lines = []
-    asked = [one.answer for one in result.asked if one.server == server and not one.answer.failure]
-    title = {FIRST: "endpoint", AGAINST: "other server"}[server]
-    if any(not answer.streamed for answer in asked):
-        lines.append(f"The {title} does not stream: only whole answers are timed.")
-    pieces, arrivals = sum(a.pieces for a in asked), sum(a.arrivals for a in asked)
-    if arrivals < pieces / 2:
-        lines.append(
-            f"The {title}'s pieces came {pieces / arrivals:.1f} at a time: something on the way "
-            "bundles them, and times to and after the first token are those of bundles."
-        )
-    if any(answer.output_tokens is None for answer in asked):
-        lines.append(f"The {title} does not count its tokens: no time per token, no tokens/s.")
-    cached = sum(answer.cached_tokens or 0 for answer in asked)
-    if cached:
-        lines.append(f"The {title} had {cached} prompt tokens in its cache.")
-    for n in result.header.concurrency:
-        load = result.load(server, n)
-        others = load.other_tokens or 0
-        if others > max(0.01 * (load.output_tokens or 0), 1):
-            lines.append(
-                f"The {title} generated {others:.0f} more tokens than these requests with "
-                f"{_clients(n).lower()}: someone else used it, and its counters hold that too."
-            )
-    return lines

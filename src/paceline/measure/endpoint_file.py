@@ -4,10 +4,10 @@ as they come, so that whatever ends a run loses nothing, and a second start goes
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from paceline.errors import DataError
 from paceline.measure.endpoint_result import (
@@ -19,6 +19,7 @@ from paceline.measure.endpoint_result import (
     Stretch,
     header_document,
 )
+from paceline.measure.growing_file import GrowingFile, Line, whole_lines
 
 _CURE = "`paceline bench --endpoint URL -o FILE` writes such a file."
 _MAY_DIFFER = ("command", "started", "client", "patience")  # it measures the same all the same
@@ -27,59 +28,42 @@ _MAY_DIFFER = ("command", "started", "client", "patience")  # it measures the sa
 class EndpointFile:
     """A run's file, open for more lines. `result` has what it held, and grows with it."""
 
-    def __init__(self, stream: TextIO, result: EndpointResult) -> None:
-        self._stream, self.result = stream, result
+    def __init__(self, file: GrowingFile, result: EndpointResult) -> None:
+        self._file, self.result = file, result
 
     @classmethod
     def open(cls, path: Path, header: Header) -> EndpointFile:
         """A new file, or one that this very run began; a last line that was cut off is taken away.
 
         Raises DataError for a file of another run, which is left as it is, and for one that can't
-        be written.
+        be written, or that a run is writing.
         """
+        file = GrowingFile.open(path)
         try:
-            begun = path.exists() and path.stat().st_size > 0
-            result = EndpointResult(header)
-            if begun:
-                result = read_endpoint_result(str(path), cut_off_ends=True)
-                _refuse_another(path, result.header, header)
-                _drop_cut_off_line(path)
-            stream = path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise DataError(
-                f"{path} can't be written: {error.strerror}.", "Choose another file with -o."
-            ) from None
-        file = cls(stream, result)
-        if not begun:
-            file._write(header_document(header))
-        return file
+            return cls(file, _begun(file, header))
+        except BaseException:
+            file.close()
+            raise
 
     def add(self, asked: Asked) -> None:
         self.result.asked.append(asked)
-        self._write({"request": asked.as_json()})
+        self._file.write({"request": asked.as_json()})
 
     def add_stretch(self, stretch: Stretch) -> None:
         self.result.stretches.append(stretch)
-        self._write({"stretch": stretch.as_json()})
+        self._file.write({"stretch": stretch.as_json()})
+
+    def begin_again(self, block: int) -> None:
+        """What the file holds of a block counts no more."""
+        self.result.begin_again(block)
+        self._file.write({"begin_again": {"block": block}})
 
     def leave_out(self, concurrency: int, id: str, reason: str) -> None:
         self.result.left_out[concurrency, id] = reason
-        self._write({"left_out": {"concurrency": concurrency, "id": id, "reason": reason}})
-
-    def _write(self, document: Mapping[str, Any]) -> None:
-        """One line, at once. Raises DataError where there is no room."""
-        try:
-            json.dump(document, self._stream, ensure_ascii=False, separators=(",", ":"))
-            self._stream.write("\n")
-            self._stream.flush()
-        except OSError as error:
-            raise DataError(
-                f"{self._stream.name} can't be written: {error.strerror}.",
-                "Make room, then start the same command again: it goes on from there.",
-            ) from None
+        self._file.write({"left_out": {"concurrency": concurrency, "id": id, "reason": reason}})
 
     def close(self) -> None:
-        self._stream.close()
+        self._file.close()
 
     def __enter__(self) -> EndpointFile:
         return self
@@ -88,32 +72,40 @@ class EndpointFile:
         self.close()
 
 
-def read_endpoint_result(path: str, *, cut_off_ends: bool = False) -> EndpointResult:
-    """A run on live servers from its file.
+def _begun(file: GrowingFile, header: Header) -> EndpointResult:
+    """What a file holds, if it is of this very run."""
+    lines = file.lines()
+    if not lines:
+        _refuse_foreign(file.path)
+        file.keep(0)
+        file.write(header_document(header))
+        return EndpointResult(header)
+    result = _result(lines, str(file.path))
+    _refuse_another(file.path, result.header, header)
+    file.keep(lines[-1].start + len(lines[-1].text.encode()) + 1)
+    return result
 
-    cut_off_ends    take a last line that was cut off for none
+
+def read_endpoint_result(path: str) -> EndpointResult:
+    """A run on live servers from its file. A last line that was cut off is left out.
 
     Raises DataError for a file that can't be read or is none of these.
     """
-    try:
-        lines = Path(path).read_bytes().decode("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read: {error}.", _CURE) from None
-    if cut_off_ends:
-        lines[-1] = ""
+    return _result(whole_lines(Path(path)), path)
+
+
+def _result(lines: Sequence[Line], path: str) -> EndpointResult:
     result: EndpointResult | None = None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for line in lines:
         try:
-            row = json.loads(line)
+            row = json.loads(line.text)
             if result is None:
                 result = EndpointResult(_header(row, path))
             else:
                 _take(result, row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             said = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"Line {number} of {path} can't be read: {said}.", _CURE) from None
+            raise DataError(f"Line {line.number} of {path} can't be read: {said}.", _CURE) from None
     if result is None:
         raise DataError(f"{path} is empty.", _CURE)
     return result
@@ -140,9 +132,17 @@ def _take(result: EndpointResult, row: Mapping[str, Any]) -> None:
         result.asked.append(Asked.from_json(row["request"]))
     elif "stretch" in row:
         result.stretches.append(Stretch.from_json(row["stretch"]))
+    elif "begin_again" in row:
+        result.begin_again(int(row["begin_again"]["block"]))
     else:
         left = row["left_out"]
         result.left_out[int(left["concurrency"]), str(left["id"])] = str(left["reason"])
+
+
+def _refuse_foreign(path: Path) -> None:
+    """A file without one whole line is new, or a header that was cut off."""
+    if not f'{{"kind":"{KIND}"'.encode().startswith(path.read_bytes()[: len(KIND) + 10]):
+        raise DataError(f"{path} is no run on live servers.", _CURE)
 
 
 def _refuse_another(path: Path, theirs: Header, ours: Header) -> None:
@@ -154,10 +154,3 @@ def _refuse_another(path: Path, theirs: Header, ours: Header) -> None:
                 f"{'are' if key.endswith('s') else 'is'} not the same.",
                 "Choose another file with -o.",
             )
-
-
-def _drop_cut_off_line(path: Path) -> None:
-    data = path.read_bytes()
-    if not data.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)

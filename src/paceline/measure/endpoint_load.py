@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from paceline.errors import EndpointError, PacelineError
+from paceline.errors import EndpointError, PacelineError, SettingError
 from paceline.measure.endpoint import Endpoint
 from paceline.measure.endpoint_answer import Answer
 from paceline.measure.endpoint_file import EndpointFile
@@ -37,20 +36,19 @@ class Block:
 def plan(workload: Workload, concurrency: Sequence[int], seed: int) -> list[Block]:
     """Every prompt once for each number of clients, in an order drawn by the seed; a later turn
     after all first ones. With one client a block is one prompt, so that two servers take turns
-    prompt by prompt; with more it is as large as keeps them busy."""
+    prompt by prompt; with more it is as large as keeps them busy.
+
+    Raises SettingError for more clients than there is ever anything to ask for at once.
+    """
+    turns = list(_turns(workload))
+    _refuse_idle_clients(turns, concurrency)
     blocks: list[Block] = []
     for clients in concurrency:
-        for prompts in _turns(workload):
+        for prompts in turns:
             shuffled = random.Random(f"{seed} {clients}").sample(prompts, len(prompts))
             for some in _parts(shuffled, _block_count(len(prompts), clients)):
                 blocks.append(Block(len(blocks), clients, tuple(some)))
     return blocks
-
-
-def prompts_sha256(workload: Workload) -> str:
-    """Of what the prompts ask, so that a run goes on only with the same ones."""
-    asked = [(p.id, p.raw, p.follows, [dict(m) for m in p.messages]) for p in workload.prompts]
-    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
 async def run_load(
@@ -61,32 +59,45 @@ async def run_load(
     seed: int = 0,
     on_answer: Callable[[Asked], None] = lambda _: None,
 ) -> EndpointResult:
-    """Ask what the file doesn't hold yet. Servers take turns block by block, in random order.
+    """Ask what the file doesn't hold yet. Servers take turns block by block, in random order. A
+    block of several clients that was begun and not ended is asked again whole, of all servers: its
+    rest alone would be another load, and another moment, for one of them.
 
     on_answer    called with each request that has ended
 
     Raises EndpointError when a server is gone, or has failed ten times in a row; DataError where
     the file can't grow. What was measured is in the file.
     """
-    done = {(one.server, one.concurrency, one.id) for one in file.result.asked}
+    begun = {one.block for one in file.result.asked}
     for block in blocks:
+        if block.concurrency > 1 and block.number in begun and not _is_ended(file.result, block):
+            file.begin_again(block.number)
         order = list(endpoints)
         random.Random(f"{seed} {block.number}").shuffle(order)
         for server in order:
-            todo = list(_todo(file, block, server, done))
+            todo = list(_todo(file, block, server))
             if todo:
                 run = _Run(endpoints[server], server, block, file, on_answer)
                 await run.measure(todo)
     return file.result
 
 
-def _todo(
-    file: EndpointFile, block: Block, server: str, done: Set[tuple[str, int, str]]
-) -> Iterator[WorkloadPrompt]:
+def _is_ended(result: EndpointResult, block: Block) -> bool:
+    """Whether each server was asked all of a block in one go, to its end."""
+    ended = {s.server for s in result.stretches if s.block == block.number and s.whole}
+    asked = Counter(one.id for one in result.asked if one.block == block.number)
+    left_out = {id for n, id in result.left_out if n == block.concurrency}
+    return ended == set(result.servers) and all(
+        asked[prompt.id] == len(result.servers) or prompt.id in left_out for prompt in block.prompts
+    )
+
+
+def _todo(file: EndpointFile, block: Block, server: str) -> Iterator[WorkloadPrompt]:
     """Prompts of a block that this server wasn't asked yet, with the turn before in place."""
     result, clients = file.result, block.concurrency
+    done = {one.id for one in result.asked if (one.server, one.block) == (server, block.number)}
     for prompt in block.prompts:
-        if (server, clients, prompt.id) in done or (clients, prompt.id) in result.left_out:
+        if prompt.id in done or (clients, prompt.id) in result.left_out:
             continue
         if prompt.follows is None:
             yield prompt
@@ -118,7 +129,7 @@ class _Run:
         started, whole = time.perf_counter(), False
         try:
             async with asyncio.TaskGroup() as clients:
-                for _ in range(min(self._block.concurrency, len(prompts))):
+                for _ in range(self._clients(prompts)):
                     clients.create_task(self._client(queue))
             whole = True
         except BaseExceptionGroup as group:
@@ -128,6 +139,9 @@ class _Run:
             counted = await self._counted(before) if whole else None
             if self._answers:
                 self._file.add_stretch(self._stretch(prompts, wall_s, before, counted, whole))
+
+    def _clients(self, prompts: Sequence[WorkloadPrompt]) -> int:
+        return min(self._block.concurrency, len(prompts))
 
     async def _client(self, queue: Iterator[WorkloadPrompt]) -> None:
         """Ask one prompt after another until there are none left."""
@@ -191,6 +205,7 @@ class _Run:
         return Stretch(
             server=self._server,
             concurrency=self._block.concurrency,
+            clients=self._clients(prompts),
             block=self._block.number,
             categories=tuple(dict.fromkeys(prompt.category for prompt in prompts)),
             requests=len(self._answers),
@@ -221,6 +236,22 @@ def _turns(workload: Workload) -> Iterator[list[WorkloadPrompt]]:
         yield ready
         known.update(prompt.id for prompt in ready)
         left = [prompt for prompt in left if prompt.id not in known]
+
+
+def _refuse_idle_clients(
+    turns: Sequence[Sequence[WorkloadPrompt]], concurrency: Sequence[int]
+) -> None:
+    """A block is of one turn, and never smaller than `concurrency` where there are so many."""
+    most, clients = min(map(len, turns), default=0), max(concurrency, default=0)
+    if not turns or clients <= most:
+        return
+    what = f"there {'is' if most == 1 else 'are'} only {most}"
+    if len(turns[0]) > most:
+        what = f"only {most} later {'turn' if most == 1 else 'turns'} can be asked at once"
+    raise SettingError(
+        f"--concurrency is {clients}, which needs as many prompts, and {what}.",
+        f"Give more prompts, or at most --concurrency {most}.",
+    )
 
 
 def _block_count(prompts: int, clients: int) -> int:

@@ -25,8 +25,8 @@ class Header:
     """What holds for a whole run.
 
     servers        by FIRST and perhaps AGAINST, what each says of itself
+    workload       facts of the prompts, a digest of all that they ask among them
     prompts        id, category, and the id of the prompt it is asked after or None, in order
-    prompts_sha256 of what they ask
     fields         what each server was sent beside the prompt
     seed           of the order of prompts and servers
     """
@@ -36,7 +36,6 @@ class Header:
     servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     workload: Mapping[str, Any] = field(default_factory=dict)
     prompts: tuple[tuple[str, str, str | None], ...] = ()
-    prompts_sha256: str = ""
     fields: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     max_tokens: int = 0
@@ -70,8 +69,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Some prompts asked of one server in one go, by as many clients as `concurrency` says.
+    """Some prompts asked of one server in one go.
 
+    clients      how many asked: fewer than `concurrency` says where later turns were left out
     categories   of its prompts
     wall_s       from the first request to the end of the last answer
     tokens       output tokens of its answers; None where the server didn't count those of some
@@ -81,6 +81,7 @@ class Stretch:
 
     server: str
     concurrency: int
+    clients: int
     block: int
     categories: tuple[str, ...]
     requests: int
@@ -124,7 +125,7 @@ class Spread:
 class Load:
     """One server under one load. A figure that wasn't measured is None.
 
-    tok_per_s    output tokens over the wall time of whole stretches
+    tok_per_s    output tokens over the wall time of stretches that count (`EndpointResult.counted`)
     other_tokens tokens that the server generated meanwhile for others, if it counts its tokens
     """
 
@@ -181,6 +182,11 @@ class EndpointResult:
         found = (one.answer for one in self.asked if one.server == FIRST and one.id == id)
         return next((answer.text for answer in found if answer.failure is None), None)
 
+    def begin_again(self, block: int) -> None:
+        """Forget what was asked in a block."""
+        self.asked[:] = [one for one in self.asked if one.block != block]
+        self.stretches[:] = [one for one in self.stretches if one.block != block]
+
     def of(self, server: str, concurrency: int, category: str | None = None) -> list[Asked]:
         return [
             one
@@ -198,7 +204,7 @@ class EndpointResult:
         beginning may be in the server's cache."""
         asked = self.of(server, concurrency, category)
         good = [one.answer for one in asked if one.answer.failure is None]
-        whole = [s for s in self._stretches(server, concurrency, category) if s.whole]
+        whole = self.counted(server, concurrency, category)
         wall_s = sum(s.wall_s for s in whole) or None
         produced = _sum([s.tokens for s in whole])
         pieces = [(a.output_tokens, a.pieces) for a in good if a.output_tokens and a.pieces]
@@ -224,12 +230,20 @@ class EndpointResult:
             other_tokens=self._other_tokens(whole),
         )
 
-    def _stretches(self, server: str, concurrency: int, category: str | None) -> list[Stretch]:
-        """Those wholly of a category; none if categories were mixed."""
-        return [
+    def counted(self, server: str, concurrency: int, category: str | None = None) -> list[Stretch]:
+        """Stretches of all the clients and to their end, where they were so on every server. Of a
+        category those of it alone; none if categories were mixed."""
+        full = [
             s
             for s in self.stretches
-            if (s.server, s.concurrency) == (server, concurrency)
+            if s.concurrency == concurrency and s.clients == concurrency and s.whole
+        ]
+        on = Counter(s.block for s in full)
+        return [
+            s
+            for s in full
+            if s.server == server
+            and on[s.block] == len(self.servers)
             and (category is None or s.categories == (category,))
         ]
 
@@ -245,9 +259,9 @@ class EndpointResult:
     def counters(
         self, server: str, concurrency: int, category: str | None = None
     ) -> Counters | None:
-        """What the server counted over whole stretches; None if it counts nothing, restarted in one
-        of them, or (of a category) if its requests ran among others."""
-        whole = [s for s in self._stretches(server, concurrency, category) if s.whole]
+        """What the server counted over stretches that count; None if it counts nothing, restarted
+        in one of them, or (of a category) if its requests ran among others."""
+        whole = self.counted(server, concurrency, category)
         found = [s.counters for s in whole if s.counters is not None]
         return reduce(add, found) if found and len(found) == len(whole) else None
 
@@ -358,7 +372,7 @@ class EndpointResult:
         }
 
 
-KIND, VERSION = "paceline endpoint bench", 1
+KIND, VERSION = "paceline endpoint bench", 2
 
 
 def header_document(header: Header) -> dict[str, Any]:

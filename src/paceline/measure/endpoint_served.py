@@ -7,7 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paceline.errors import EndpointError, ModelError, SettingError
-from paceline.measure.endpoint_answer import BadAnswer, parsed, shortened
+from paceline.measure.endpoint_answer import (
+    BadAnswer,
+    parsed,
+    shortened,
+    whole_characters,
+)
 from paceline.measure.endpoint_http import Http
 from paceline.monitor.counters import read_counters
 from paceline.monitor.prometheus import scrape
@@ -51,7 +56,9 @@ async def introduce(http: Http, model: str | None, page: str | None) -> Served:
     """
     listed, named = await _models(http)
     rows = [row for row in (listed or {}).get("data") or () if isinstance(row, dict)]
-    offered = tuple(dict.fromkeys(str(row["id"]) for row in rows if row.get("id")))
+    offered = tuple(
+        dict.fromkeys(whole_characters(str(row["id"])) for row in rows if row.get("id"))
+    )
     aliases = {str(alias) for row in rows for alias in row.get("aliases") or ()}
     if model is None and len(offered) == 1:
         model = offered[0]
@@ -110,7 +117,7 @@ async def _version(http: Http) -> str | None:
         found = parsed(answer.text).get("version") if answer.status_code == 200 else None
     except (httpx.HTTPError, BadAnswer):
         return None
-    return found if isinstance(found, str) else None
+    return whole_characters(found) if isinstance(found, str) else None
 
 
 async def _with_page(http: Http, served: Served, page: str | None) -> Served:

@@ -31,7 +31,7 @@ _LOOK_BEHIND = 16  # tokens of the prompt beside which the answer's beginning is
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LoggedAnswer:
     """One logged answer in the target's tokens.
 
     most_tokens    what it had room for, as far as that is known
@@ -56,7 +56,7 @@ class Log:
     failed        one sentence for each prompt that the target's tokenizer or template refuses
     """
 
-    answers: tuple[Answer, ...]
+    answers: tuple[LoggedAnswer, ...]
     unanswered: int = 0
     failed: tuple[str, ...] = ()
 
@@ -68,7 +68,7 @@ class Log:
 
 @dataclass(slots=True)
 class _Reading:
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[LoggedAnswer] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     unanswered: int = 0
 
@@ -102,7 +102,7 @@ def read_log(workload: Workload, target: Engine, *, max_tokens: int | None = Non
     return Log(tuple(found.answers), found.unanswered, tuple(found.failed))
 
 
-def _answer(prompt: WorkloadPrompt, text: str, target: Engine, most: int | None) -> Answer:
+def _answer(prompt: WorkloadPrompt, text: str, target: Engine, most: int | None) -> LoggedAnswer:
     tokenizer = target.tokenizer
     asked = prompt.tokens(target)
     if not asked:
@@ -119,7 +119,7 @@ def _answer(prompt: WorkloadPrompt, text: str, target: Engine, most: int | None)
     if not tokens:
         raise DataError("the answer has no tokens.", "Leave it out.")
     room = max(len(tokens), most) if most is not None else len(tokens) + (0 if cut else MOST)
-    return Answer(
+    return LoggedAnswer(
         prompt.id,
         prompt.category,
         asked,
@@ -227,7 +227,7 @@ def replay(log: Log, drafts: Mapping[str, Draft], ends: Collection[int]) -> Iter
         )
 
 
-def _judged(draft: Draft, answer: Answer, ends: Collection[int]) -> SourceTrace:
+def _judged(draft: Draft, answer: LoggedAnswer, ends: Collection[int]) -> SourceTrace:
     if isinstance(draft, ModelDraft):
         return forced(draft, answer.prompt, answer.output, ends)
     return replayed(draft, answer.prompt, answer.output)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.economics.fixed_limits import Outcome
-from paceline.measure.replay import Answer
+from paceline.measure.replay import LoggedAnswer
 from paceline.measure.replay_prices import AUTO, Price, Prices, best_of
 from paceline.measure.replay_result import Outcomes, ReplayResult
+from paceline.measure.wording import PAYS, UNCLEAR, aligned, interval_words
 
 SHOWN = 3
 """Most answers of a kind that are named one by one."""
@@ -69,7 +70,7 @@ def _sentence(prices: Prices, category: str | None) -> str:
     if best is None:
         missing = next(iter(prices.values()))[category].missing
         return missing.rstrip(".") or "nothing was decoded"
-    verdict = {True: "it pays", False: "no draft pays", None: "no clear gain"}[best[1].pays]
+    verdict = {True: PAYS, False: "no draft pays", None: UNCLEAR}[best[1].pays]
     told = [f"{verdict}: {_told(*best)}"]
     fixed = best_of(prices, category, fixed=True)
     if best[0] == AUTO and fixed is not None:
@@ -82,9 +83,7 @@ def _told(spec: str, price: Price) -> str:
     name = "-n auto with all drafts" if spec == AUTO else f"-d {draft} -n {limit}"
     ratio = price.times_plain
     assert ratio is not None
-    if ratio.low is None:
-        return f"{name}, {ratio.value:.2f} times plain (one answer: no interval)"
-    interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
+    interval = interval_words(ratio, single="answer")
     return f"{name}, {ratio.value:.2f} times plain ({interval})"
 
 
@@ -94,6 +93,7 @@ def _what_was_replayed(result: ReplayResult) -> list[str]:
     lines = [f"Replayed: {tokens:,} tokens, {_answers(found)} of {result.workload.name}."]
     if result.costs is not None:
         lines.append(f"Costs: {result.costs}. Times are predicted, none was measured.")
+        lines += result.whose
     if result.log.unanswered:
         lines.append(
             f"Prompts left out, without an answer or with an empty one: {result.log.unanswered}."
@@ -113,7 +113,7 @@ def _what_was_replayed(result: ReplayResult) -> list[str]:
     return [*lines, f"Left out: {more} more."] if more > 0 else lines
 
 
-def _answers(found: Sequence[Answer]) -> str:
+def _answers(found: Sequence[LoggedAnswer]) -> str:
     return f"{len(found)} answer{'' if len(found) == 1 else 's'}"
 
 
@@ -130,7 +130,7 @@ def _table(draft: str, outcomes: Outcomes, result: ReplayResult) -> list[str]:
     rows = [[f"{draft}: tokens per round (accepted)", *(f"n={limit}" for limit in outcomes)]]
     for name, category in _rows(result):
         rows.append([name, *(_figures(one[category]) for one in outcomes.values())])
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def _figures(outcome: Outcome) -> str:
@@ -158,16 +158,8 @@ def _prices(batch: int, prices: Prices, result: ReplayResult) -> list[str]:
     for spec, by_category in prices.items():
         rows.append([spec, *(_times(by_category[category]) for _, category in columns)])
         missing |= dict.fromkeys(p.missing for p in by_category.values() if p.missing)
-    return [*_aligned(rows), *missing]
+    return [*aligned(rows), *missing]
 
 
 def _times(price: Price) -> str:
     return "-" if price.times_plain is None else f"{price.times_plain.value:.2f}"
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
-        for row in rows
-    ]

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paceline.drafts.base import Draft
 from paceline.economics.cost import Costs
 from paceline.economics.policy import LEAST_GAIN
 from paceline.economics.simulate import Served, Simulation, policy_named, seconds_of, simulate
 from paceline.economics.trace import Recording
+from paceline.engines.base import Engine
 from paceline.errors import SettingError
+from paceline.measure.profile import costs_key
 from paceline.measure.stats import Pair, Ratio, speed_ratio
 
 AUTO, PLAIN = "measured", "plain"
+
+
+def whose(costs: Costs, target: Engine, drafts: Mapping[str, Draft]) -> list[str]:
+    """A sentence for each model whose costs are another's, another machine's, or don't tell. None
+    is refused: what another machine would gain is a fair question.
+
+    target    its tokenizer is enough
+    """
+    pairs = [("target", costs, target)]
+    pairs += [
+        (f"draft {name!r}", costs.drafts[name], draft.engine)
+        for name, draft in drafts.items()
+        if draft.engine is not None and name in costs.drafts
+    ]
+    found = (_whose(what, theirs.key, costs_key(engine)) for what, theirs, engine in pairs)
+    return [sentence for sentence in found if sentence]
+
+
+def _whose(what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Threads, versions and the like are not compared: a target that never ran has none."""
+    if not theirs.get("model"):
+        return f"The costs don't say of which model they are, in place of this {what}."
+    of = f"The costs are of {theirs['model']} on {_machine(theirs)}"
+    if theirs.get("fingerprint") is None:
+        return f"{of}; whether that is this {what}, {ours['model']}, they don't tell."
+    if theirs["fingerprint"] != ours["fingerprint"]:
+        return f"{of}, not of this {what}, {ours['model']}."
+    if any(theirs.get(part) != ours[part] for part in ("cpu", "cores")):
+        return f"{of}: this {what}, but not this machine."
+    return ""
+
+
+def _machine(key: Mapping[str, Any]) -> str:
+    if key.get("device") not in (None, "cpu"):
+        return str(key["device"])
+    cores = f", {key['cores']} cores" if "cores" in key else ""
+    return f"{key['cpu']}{cores}" if key.get("cpu") else "an unnamed machine"
 
 
 @dataclass(frozen=True, slots=True)

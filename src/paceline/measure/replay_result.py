@@ -22,6 +22,8 @@ class ReplayResult:
     target       the engine's facts, of its tokenizer alone
     drafts       facts by name
     outcomes     by draft
+    costs        where they come from
+    whose        sentences on costs that are not of this target on this machine, or may not be
     prices       by batch size; empty without costs
     notes        what a reader of the figures must know, one sentence each
     complete     false after an interrupt: what there is was found all the same
@@ -35,6 +37,7 @@ class ReplayResult:
     replayed: int = 0
     outcomes: dict[str, Outcomes] = field(default_factory=dict)
     costs: str | None = None
+    whose: list[str] = field(default_factory=list)
     prices: dict[int, Prices] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     complete: bool = False
@@ -80,7 +83,7 @@ class ReplayResult:
             },
             "costs": self.costs,
             "predicted": {str(batch): _priced(prices) for batch, prices in self.prices.items()},
-            "notes": self.notes,
+            "notes": [*self.whose, *self.notes],
         }
 
 

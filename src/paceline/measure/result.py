@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -66,13 +66,28 @@ class BenchResult:
 
     def missing(self) -> list[tuple[str, int]]:
         """Prompts and repeats of which some configuration has no run yet, in order."""
-        done = Counter((run.id, run.repeat) for run in self.runs)
+        done = Counter((run.id, run.repeat) for run in self.runs if self._is_whole(run))
         return [
             (id, repeat)
             for repeat in range(self.header.repeats)
             for id, _ in self.header.prompts
             if id not in self.failed and done[id, repeat] < len(self.configurations)
         ]
+
+    def _is_whole(self, run: Run) -> bool:
+        """Whether it was compared with plain's, where that is done."""
+        one = self.configuration(run.configuration)
+        return run.equal_to_plain is not None or one.is_plain or not one.greedy
+
+    @property
+    def finished(self) -> BenchResult:
+        """Only what was decoded in all configurations: a prompt that is begun would count for some
+        of them and not for others."""
+        missing = set(self.missing())
+        if not missing:
+            return self
+        runs = [run for run in self.runs if (run.id, run.repeat) not in missing]
+        return BenchResult(self.header, runs, self.failed)
 
     def asked(self, prompt: WorkloadPrompt) -> WorkloadPrompt:
         """The prompt as it is asked: a later turn after the first plain configuration's answer to
@@ -131,10 +146,10 @@ class BenchResult:
 
     def _by_prompt(self, configuration: str, category: str | None) -> dict[str, Figures]:
         """Figures of each prompt, its repeats pooled: an interval is one over prompts."""
-        rounds: dict[str, list[Round]] = {}
+        runs: dict[str, list[Run]] = {}
         for run in self.runs_of(configuration, category):
-            rounds.setdefault(run.id, []).extend(run.rounds)
-        return {id: figures(found) for id, found in rounds.items()}
+            runs.setdefault(run.id, []).append(run)
+        return {id: _pooled(found) for id, found in runs.items()}
 
     def prompt_ratios(self, configuration: str) -> dict[str, Ratio]:
         """By prompt, how this configuration did beside its baseline; one pair has no interval."""
@@ -191,6 +206,13 @@ class BenchResult:
         return max((one for one in known if one is not None), default=None)
 
 
+def _pooled(runs: Sequence[Run]) -> Figures:
+    """Of one run its own, which it computes only once."""
+    if len(runs) == 1:
+        return runs[0].figures
+    return figures(round for run in runs for round in run.rounds)
+
+
 def _cache_bytes_per_token(target: Mapping[str, Any]) -> float:
     size = target.get("context_size", 0) * target.get("max_sequences", 1)
     return target.get("cache_bytes", 0) / size if size else 0.0
@@ -223,11 +245,11 @@ class DepartureMeans:
 
 def as_document(result: BenchResult) -> dict[str, Any]:
     """What a bench adds up to, as one JSON document; docs/bench-file.md explains its fields."""
-    header = result.header
+    header, complete, result = result.header, result.complete, result.finished
     return {
         "kind": "paceline bench summary",
         "command": list(header.command),
-        "complete": result.complete,
+        "complete": complete,
         "machine": dict(header.machine),
         "bandwidth_bytes_per_s": header.bandwidth_bytes_per_s,
         "workload": dict(header.workload),
@@ -241,23 +263,24 @@ def as_document(result: BenchResult) -> dict[str, Any]:
 
 def _summary(result: BenchResult, one: Described) -> dict[str, Any]:
     name, far = one.name, result.departure(one.name)
-    ratios = _by_category(result, lambda category: result.ratio(name, category))
     return one.as_json() | {
         "exact": not one.lossy,
         "gives_up": one.gives_up or None,
         "departure": far and asdict(far),
         "figures": result.figures(name).as_json(),
-        "times_plain": {key: ratio and asdict(ratio) for key, ratio in ratios.items()},
+        "times_plain": _ratio_document(result.ratio(name)),
+        "times_plain_by_category": {
+            category: _ratio_document(result.ratio(name, category))
+            for category in result.categories
+        },
         "cpu_s": result.cpu_s(name),
         "peak_memory_bytes": result.peak_memory_bytes(name),
         "bytes_per_s": result.bytes_per_s(name),
     }
 
 
-def _by_category(
-    result: BenchResult, value: Callable[[str | None], Ratio | None]
-) -> dict[str, Ratio | None]:
-    return {category or "all": value(category) for category in (None, *result.categories)}
+def _ratio_document(ratio: Ratio | None) -> dict[str, Any] | None:
+    return None if ratio is None else asdict(ratio)
 
 
 def _run_summary(result: BenchResult, run: Run) -> dict[str, Any]:

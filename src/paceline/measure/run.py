@@ -34,8 +34,10 @@ class Described:
     verifier    name; None for a plain one
     lossy       whether the verifier gives up the target's distribution, and `gives_up` what of it
     warm        whether a draft may remember earlier prompts
+    chains_for_trees    whether the first branch may stand for a tree
     drafts      facts by the name that rounds use
     costs       what the policy went by when it began, as a costs file holds it
+    recorded_costs    whether they were given, and kept to
     """
 
     name: str
@@ -47,8 +49,10 @@ class Described:
     lossy: bool = False
     gives_up: str = ""
     warm: bool = False
+    chains_for_trees: bool = False
     drafts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     costs: Mapping[str, Any] | None = None
+    recorded_costs: bool = False
 
     @property
     def is_plain(self) -> bool:

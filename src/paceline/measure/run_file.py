@@ -4,13 +4,14 @@ a bench loses nothing, and a second start goes on. docs/bench-file.md explains t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from paceline.errors import DataError
+from paceline.measure.growing_file import GrowingFile, Line, whole_lines
 from paceline.measure.identities import check_run
 from paceline.measure.result import BenchResult, Header
 from paceline.measure.run import ROUND_FIELDS, Described, Run
@@ -25,48 +26,31 @@ _MAY_DIFFER = ("command", "started", "bandwidth_bytes_per_s")
 class RunFile:
     """A bench's file, open for more lines."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, file: GrowingFile) -> None:
+        self._file = file
 
     @classmethod
     def open(cls, path: Path, header: Header) -> tuple[RunFile, BenchResult]:
         """A new file, or one that this very bench began; and what it holds.
 
         Raises DataError for a file of another run, which is left as it is, and for one that can't
-        be written.
+        be written, or that a bench is writing.
         """
+        file = GrowingFile.open(path)
         try:
-            begun = path.exists() and path.stat().st_size > 0
-            result = _continued(path, header) if begun else BenchResult(header)
-            file = cls(path.open("a", encoding="utf-8"))
-        except OSError as error:
-            raise DataError(
-                f"{path} can't be written: {error.strerror}.", "Choose another file with -o."
-            ) from None
-        if not begun:
-            file._write(header_document(header))
-        return file, result
+            return cls(file), _begun(file, header)
+        except BaseException:
+            file.close()
+            raise
 
     def add(self, run: Run) -> None:
-        self._write({"run": run.as_json()})
+        self._file.write({"run": run.as_json()})
 
     def fail(self, id: str, reason: str) -> None:
-        self._write({"failed": {"id": id, "reason": reason}})
-
-    def _write(self, document: Mapping[str, Any]) -> None:
-        """One line, at once. Raises DataError where there is no room."""
-        try:
-            json.dump(document, self._stream, ensure_ascii=False, separators=(",", ":"))
-            self._stream.write("\n")
-            self._stream.flush()
-        except OSError as error:
-            raise DataError(
-                f"{self._stream.name} can't be written: {error.strerror}.",
-                "Make room, then start the same command again: it goes on from there.",
-            ) from None
+        self._file.write({"failed": {"id": id, "reason": reason}})
 
     def close(self) -> None:
-        self._stream.close()
+        self._file.close()
 
     def __enter__(self) -> RunFile:
         return self
@@ -80,27 +64,44 @@ class RunFile:
         self.close()
 
 
-def _continued(path: Path, header: Header) -> BenchResult:
+def _begun(file: GrowingFile, header: Header) -> BenchResult:
     """What a file holds, if it is of this very bench. A line that was cut off is taken away, and
     so are runs whose prompt was not finished: the prompt is decoded again, all in a row."""
-    result = read_result(str(path), cut_off_ends=True)
-    _refuse_another(path, result.header, header)
+    lines = file.lines()
+    if not lines:
+        _refuse_foreign(file.path)
+        file.keep(0)
+        file.write(header_document(header))
+        return BenchResult(header)
+    result = _result(lines, str(file.path))
+    _refuse_another(file.path, result.header, header)
     missing = set(result.missing())
+    if missing and any(one.warm for one in result.configurations) and result.runs:
+        raise DataError(
+            f"{file.path} was begun with drafts that remember, and what they remembered is gone.",
+            "Begin again: choose another file with -o.",
+        )
+    size = lines[-1].start + len(lines[-1].text.encode()) + 1
+    for line in lines[1:]:
+        run = json.loads(line.text).get("run")
+        if run is not None and (run["id"], run["repeat"]) in missing:
+            size = line.start  # an unfinished prompt is the last
+            break
+    file.keep(size)
     result.runs = [run for run in result.runs if (run.id, run.repeat) not in missing]
-    lines = [header_document(result.header), *({"run": run.as_json()} for run in result.runs)]
-    lines += [{"failed": {"id": id, "reason": why}} for id, why in result.failed.items()]
-    kept = "".join(f"{json.dumps(x, ensure_ascii=False, separators=(',', ':'))}\n" for x in lines)
-    beside = path.with_name(f"{path.name}.part")
-    beside.write_text(kept, encoding="utf-8")
-    beside.replace(path)
     return result
 
 
+def _refuse_foreign(path: Path) -> None:
+    """A file without one whole line is new, or a header that was cut off."""
+    if not f'{{"kind":"{KIND}"'.encode().startswith(path.read_bytes()[: len(KIND) + 10]):
+        raise DataError(f"{path} is no bench.", _CURE)
+
+
 def _refuse_another(path: Path, theirs: Header, ours: Header) -> None:
-    old, new = header_document(theirs), json.loads(json.dumps(header_document(ours)))
-    old = json.loads(json.dumps(old))
-    for document in (old, new):
-        for one in document["configurations"]:
+    old, new = (json.loads(json.dumps(header_document(one))) for one in (theirs, ours))
+    for one in (*old["configurations"], *new["configurations"]):
+        if not one["recorded_costs"]:
             del one["costs"]  # measured anew, and corrected while decoding
     other = [key for key in new if key not in _MAY_DIFFER and old.get(key) != new[key]]
     if other:
@@ -142,36 +143,43 @@ def read_result(path: str, *, cut_off_ends: bool = False) -> BenchResult:
     Raises DataError for a file that can't be read or is no bench, and for a run whose counters
     don't add up.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read: {error}.", "Give a bench's file.") from None
-    if cut_off_ends and lines[-1]:
-        lines.pop()
-    rows = _rows(path, lines)
-    first = next(rows, None)
-    if first is None:
+    lines = whole_lines(Path(path))
+    if not cut_off_ends and not Path(path).read_bytes().endswith(b"\n"):
+        if not lines and Path(path).stat().st_size:
+            raise DataError(f"{path} is no bench.", _CURE)
+        if not lines:
+            raise DataError(f"{path} is empty.", _CURE)
+        raise DataError(
+            f"Line {lines[-1].number + 1} of {path} was cut off.",
+            "If the bench was killed there, start its command again: it goes on.",
+        )
+    return _result(lines, path)
+
+
+def _result(lines: Sequence[Line], path: str) -> BenchResult:
+    if not lines:
         raise DataError(f"{path} is empty.", _CURE)
-    result = BenchResult(_header(first[1], path))
-    for number, row in rows:
-        _take(result, row, f"Line {number} of {path}")
+    result = BenchResult(_header(_row(lines[0], path), path))
+    seen: set[tuple[str, str, int]] = set()
+    for line in lines[1:]:
+        where = f"Line {line.number} of {path}"
+        run = _take(result, _row(line, path), where)
+        if run is not None:
+            key = (run.configuration, run.id, run.repeat)
+            if key in seen:
+                raise DataError(f"{where} holds {run.id} in {key[0]} once more.", _CURE)
+            seen.add(key)
     return result
 
 
-def _rows(path: str, lines: list[str]) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except ValueError as error:
-            if number == 1:
-                raise DataError(f"{path} is no bench.", _CURE) from None
-            reason = str(error).split(": line")[0]
-            raise DataError(
-                f"Line {number} of {path} is not JSON: {reason}.",
-                "If the bench was killed there, start its command again: it goes on.",
-            ) from None
+def _row(line: Line, path: str) -> Any:
+    try:
+        return json.loads(line.text)
+    except ValueError as error:
+        if line.number == 1:
+            raise DataError(f"{path} is no bench.", _CURE) from None
+        reason = str(error).split(": line")[0]
+        raise DataError(f"Line {line.number} of {path} is not JSON: {reason}.", _CURE) from None
 
 
 def _header(row: Any, path: str) -> Header:
@@ -193,17 +201,18 @@ def _header(row: Any, path: str) -> Header:
         raise DataError(f"The header of {path} can't be read: {_said(error)}.", _CURE) from None
 
 
-def _take(result: BenchResult, row: Any, where: str) -> None:
+def _take(result: BenchResult, row: Any, where: str) -> Run | None:
     try:
         if "failed" in row:
             result.fail(str(row["failed"]["id"]), str(row["failed"]["reason"]))
-            return
+            return None
         run = Run.from_json(row["run"])
         result.configuration(run.configuration)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where} can't be read: {_said(error)}.", _CURE) from None
     check_run(run, where)
     result.runs.append(run)
+    return run
 
 
 def _said(error: Exception) -> str:

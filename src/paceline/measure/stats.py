@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_MOST_PICKS = 1 << 18
+"""Rows drawn at once: some megabytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -71,8 +74,15 @@ def _interval(
     count = table.shape[0]
     if count < 2:
         return None, None
-    picks = np.random.default_rng(seed).integers(0, count, (resamples, count))
-    low, high = np.quantile(statistic(table[picks].sum(axis=1).T), (0.025, 0.975))
+    generator = np.random.default_rng(seed)
+    at_once = max(1, _MOST_PICKS // count)
+    sums = np.concatenate(
+        [
+            table[generator.integers(0, count, (min(at_once, resamples - done), count))].sum(axis=1)
+            for done in range(0, resamples, at_once)
+        ]
+    )
+    low, high = np.quantile(statistic(sums.T), (0.025, 0.975))
     return float(low), float(high)
 
 

@@ -3,6 +3,8 @@ are drawn."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -124,6 +126,8 @@ class Workload:
             "version": self.version,
             "licence": self.licence,
             "sha256": self.sha256,
+            "prompts_sha256": self.prompts_sha256,
+            "raw": sum(prompt.raw for prompt in self.prompts),
             "prompts": len(self.prompts),
             "categories": dict(categories),
             "repeated": self.repeated,
@@ -131,6 +135,12 @@ class Workload:
             "skipped": list(self.skipped),
             "notes": list(self.notes),
         }
+
+    @property
+    def prompts_sha256(self) -> str:
+        """Of all that is asked, in order: two workloads with the same one ask the same."""
+        asked = [[p.id, p.raw, [dict(m) for m in p.messages], p.follows] for p in self.prompts]
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     @property
     def repeated(self) -> int:

@@ -27,6 +27,15 @@ else:
     _BUSY: tuple[type[OSError], ...] = (BlockingIOError,)
 
 
+def taken(descriptor: int) -> bool:
+    """Lock an open file until it is closed, without waiting; False if another has it."""
+    try:
+        _take(descriptor)
+    except _BUSY:
+        return False
+    return True
+
+
 @contextmanager
 def held(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold the lock at `path`, waiting for whoever has it; `on_wait` is called once if so.
@@ -37,15 +46,11 @@ def held(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         waited = False
-        while True:
-            try:
-                _take(descriptor)
-                break
-            except _BUSY:
-                if not waited:
-                    on_wait()
-                waited = True
-                time.sleep(_POLL_S)
+        while not taken(descriptor):
+            if not waited:
+                on_wait()
+            waited = True
+            time.sleep(_POLL_S)
         yield
     finally:
         os.close(descriptor)
