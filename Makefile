@@ -11,7 +11,9 @@ TORCH ?= torch==2.13.0
 demo: $(VENV)/demo-ready
 	$(BIN)/pip install --quiet --no-deps --force-reinstall .
 	$(BIN)/paceline models pull smollm2-135m
-	$(BIN)/paceline bench smollm2-135m -d lookup -n auto,3 -o $(VENV)/demo.json
+	rm -f $(VENV)/demo.jsonl
+	$(BIN)/paceline bench smollm2-135m -d lookup -n auto,3 -o $(VENV)/demo.jsonl
+	$(BIN)/paceline report $(VENV)/demo.jsonl -o $(VENV)/demo.html
 
 test: $(VENV)/test-ready lint
 	$(BIN)/pip install --quiet --no-deps --force-reinstall .
@@ -34,7 +36,7 @@ $(BIN)/python:
 # llama-cpp-python is built here, with flags that are safe on this machine. The environment is made
 # again when pyproject.toml changes.
 $(VENV)/demo-ready: pyproject.toml scripts/llamacpp_cmake_args.py | $(BIN)/python
-	CMAKE_ARGS="$$($(BIN)/python scripts/llamacpp_cmake_args.py)" $(BIN)/pip install --quiet '.[llamacpp]'
+	CMAKE_ARGS="$$($(BIN)/python scripts/llamacpp_cmake_args.py)" $(BIN)/pip install --quiet '.[llamacpp,report]'
 	touch $@
 
 $(VENV)/test-ready: $(VENV)/demo-ready

@@ -27,7 +27,7 @@ def start(args):
         print('{"id": "noise"}', flush=True)
         if "fail" in text and mode == "ngram":
             raise RuntimeError("no such n-gram")
-        if "die" in text and mode == "ngram":
+        if "die" in text and mode == "ngram" and "HEALTHY" not in os.environ:
             os._exit(3)
         if "spin" in text:
             subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -142,6 +142,36 @@ def test_a_lost_worker_is_started_again_and_the_prompt_is_dropped_for_all(
     assert {side["texts"] for side in group["sides"]} == {3}
 
 
+def test_what_was_lost_with_a_worker_is_asked_again_by_a_second_start(
+    fake, tmp_path, monkeypatch, capsys
+):
+    began, texts = run.Crew._begin, ["a", "die", "b"]
+    starts = []
+
+    def once(crew, process):
+        starts.append(process)
+        if len(starts) > 3:
+            raise WorkerLost("no memory is left")
+        return began(crew, process)
+
+    monkeypatch.setattr(run.Crew, "_begin", once)
+    _, out = run_peers(monkeypatch, tmp_path, texts)
+    [group] = json.loads(out.read_text())["groups"]
+    assert [error["id"] for error in group["errors"]] == ["die", "b"]
+    assert "start again" in capsys.readouterr().err
+    assert out.with_suffix(".jsonl").exists()
+    monkeypatch.setattr(run.Crew, "_begin", began)
+    monkeypatch.setenv("HEALTHY", "1")
+    fake.unlink()
+    code, out = run_peers(monkeypatch, tmp_path, texts)
+    assert code == 0
+    [group] = json.loads(out.read_text())["groups"]
+    assert group["errors"] == group["dropped"] == []
+    asked = [line.split()[1] for line in fake.read_text().splitlines() if len(line.split()) == 2]
+    assert asked == ["die"] * 3 + ["b"] * 3, "whole turns, and what was answered is kept"
+    assert not out.with_suffix(".jsonl").exists()
+
+
 def test_a_group_whose_peer_cannot_start_is_left_out_and_can_be_added_later(
     fake, tmp_path, monkeypatch, capsys
 ):

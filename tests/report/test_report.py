@@ -19,12 +19,13 @@ from report_pieces import LOSSY as LOOSE
 from paceline.decode.figures import figures
 from paceline.errors import DataError, SettingError
 from paceline.measure.result import BenchResult
+from paceline.measure.stats import Ratio
 from paceline.report import make, rows
 from paceline.report.document import FAULT, LOSSY, Cell, Paragraph, Plot, Report, Samples, Table
 from paceline.report.make import report_of
 from paceline.report.samples import MOST_CHARACTERS, merged
-from paceline.report.summary import Summary
-from paceline.report.verdict import verdicts
+from paceline.report.summary import Summary, is_slower, is_unclear
+from paceline.report.verdict import slower_sentence, verdicts
 
 
 def summary(result: BenchResult) -> Summary:
@@ -229,7 +230,30 @@ def test_an_incomplete_run_is_shown_and_marked_on_the_same_prompts_only() -> Non
     assert ("complete", "no") in blocks(report_of([found]), "How it")[0].pairs
 
 
+def test_what_prints_as_1_is_no_loss_and_of_a_single_prompt_it_is_said(monkeypatch) -> None:
+    near, clear = Ratio(0.996, 0.993, 0.999), Ratio(0.96, 0.94, 0.98)
+    assert (is_slower(near), is_unclear(near)) == (False, True)
+    assert (is_slower(clear), is_unclear(clear)) == (True, False)
+    assert not is_slower(Ratio(0.996, None, None))
+    result = bench((PLAIN, EVERY[3]), categories={"code": 0.9, "story": 0.0}, each=1)
+    one = result.ratio("lookup -n 7", "story")
+    assert f"slower than plain decoding in story ({one.value:.2f}×, one prompt)." in said(result)
+    monkeypatch.setattr(BenchResult, "ratio", lambda *_, **__: near)
+    monkeypatch.setattr(BenchResult, "prompt_ratios", lambda *_: {"code-0": near})
+    assert said(result).startswith("No clear difference.")
+    assert "slower than plain decoding" not in said(result)
+    assert slower_sentence(summary(result), EVERY[3]) == "0 of 1"
+
+
 # The sections.
+
+
+def test_a_category_may_have_any_name() -> None:
+    found = summary(bench((PLAIN, EVERY[2]), categories={"None": 0.1, "code": 0.9}))
+    for ask in (found.figures, found.ratio):
+        assert ask("lookup -n 3") != ask("lookup -n 3", "None")
+        assert ask("lookup -n 3", "None") != ask("lookup -n 3", "code")
+    assert found.ratio("lookup -n 3", "None") == found.result.ratio("lookup -n 3", "None")
 
 
 def test_slowdowns_come_first_the_worst_of_all_at_the_top() -> None:
@@ -354,9 +378,9 @@ def test_what_was_not_measured_is_never_0() -> None:
         result, runs=[replace(r, cpu_s=None, peak_memory_bytes=None) for r in result.runs]
     )
     table = blocks(report_of([summary(result)]), "Resources")[0]
-    assert table.rows[0][1:] == ("–",) * 5
-    assert table.rows[1][4].endswith("/s")
-    assert table.rows[1][5] == "–"
+    assert table.rows[0][1:] == ("–",) * 4
+    assert table.rows[1][3].endswith("/s")
+    assert table.rows[1][4] == "–"
     found = json.loads(rows.as_json([summary(result)]))["rows"]
     assert found[0]["cpu_s"] is None
     assert found[0]["acceptance_rate"] is None
@@ -422,6 +446,17 @@ def test_rows_are_the_same_as_csv_and_json() -> None:
     assert whole["times_plain_low"] < whole["times_plain"] < whole["times_plain_high"]
 
 
+def test_a_fault_counts_in_its_category() -> None:
+    change = {"equal_to_plain": False, "divergence": pieces.fault()}
+    result = changed(bench((PLAIN, EVERY[2])), "lookup -n 3", change, {"chat-0", "chat-2"})
+    found = {
+        row["category"]: row["faults"]
+        for row in rows.rows([summary(result)])
+        if row["configuration"] == "lookup -n 3"
+    }
+    assert found == {"code": 0, "summary": 0, "chat": 2, "story": 0, None: 2}
+
+
 # Files.
 
 
@@ -444,6 +479,22 @@ def test_several_runs_are_never_pooled(tmp_path: Path) -> None:
     assert [cell.text for cell in row[1:]] == [f"{value:.2f} ms" for value in ms.values()]
     alike = report_of([found[0], Summary("again.jsonl", first)])
     assert "same target, workload, settings and machine" in blocks(alike, "What differs")[0].text
+
+
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [({"prompts_sha256": "cd" * 32}, "workload"), ({"raw": 12}, "raw prompts")],
+)
+def test_runs_of_other_prompts_differ(facts: dict[str, Any], named: str) -> None:
+    before = bench((PLAIN, EVERY[2]))
+    told = {**before.header.workload, "prompts_sha256": "ab" * 32, "raw": 0}
+    one, other = (
+        Summary(name, replace(before, header=replace(before.header, workload=workload)))
+        for name, workload in (("a", told), ("b", told | facts))
+    )
+    assert blocks(report_of([one, other]), "What differs")[0].text.startswith(
+        f"These runs differ in {named}."
+    )
 
 
 def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.measure.run import Described
 from paceline.report.styles import STYLES, figure_class
 from paceline.report.summary import Group
-from paceline.report.svg import CURE, SERIES
+from paceline.report.svg import CURE, GRID, INK, MUTED, SERIES
 from paceline.report.words import shown, title
 
 _WIDTH = 7.2  # inches: 518 px, and a phone scrolls
@@ -27,6 +27,10 @@ class Style:
 def style(group: Group, one: Described) -> Style:
     """Of a drafted configuration: through the colours, and past the last one with other markers."""
     place = [c.name for c in group.drafted].index(one.name)
+    return nth_style(place)
+
+
+def nth_style(place: int) -> Style:
     turn, colour = divmod(place, len(SERIES))
     marker = STYLES[(colour + turn) % len(STYLES)][2]
     return Style(SERIES[colour], STYLES[colour][1], marker)
@@ -60,6 +64,47 @@ def stacked(figure: Any, heights: Sequence[float], gap: float) -> list[Any]:
         panels[-1].tick_params(labelbottom=False)
         top = bottom - gap
     return panels
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Bars of one configuration: a title above, and `heights` by place, at most 1. `line` is a
+    place to be marked by an upright."""
+
+    title: str
+    heights: Mapping[int, float]
+    color: str
+    line: float | None = None
+
+
+def draw_strips(
+    panel: Any, strips: Sequence[Strip], last: int, ticks: Mapping[float, str], gap: float
+) -> None:
+    """Each on a line of its own, in one panel: a panel for each takes far longer to draw.
+
+    last     highest place of the axis, from 1
+    ticks    words by height, told in each strip
+    gap      between two, in heights of a strip
+    """
+    left, right = 0.4, last + 0.6
+    feet = [(len(strips) - 1 - place) * (1 + gap) for place in range(len(strips))]
+    heights = [foot + tick for foot in feet for tick in ticks]
+    panel.hlines(heights, left, right, color=GRID, linewidth=0.7, zorder=0)
+    panel.hlines(feet, left, right, color=MUTED, linewidth=0.8)
+    panel.vlines([left] * len(feet), feet, [foot + 1 for foot in feet], color=MUTED, linewidth=0.8)
+    for foot, strip in zip(feet, strips, strict=True):
+        panel.bar(
+            list(strip.heights), list(strip.heights.values()), 0.8, bottom=foot, color=strip.color
+        )
+        if strip.line is not None:
+            dashes = (0, (4, 2))
+            panel.vlines(strip.line, foot, foot + 1, color=INK, linewidth=1.2, linestyle=dashes)
+        panel.annotate(strip.title, (left, foot + 1), (0, 4), textcoords="offset points")
+    panel.set_xlim(left, right)
+    panel.set_xticks(whole_ticks(1, last))
+    panel.set_ylim(0, feet[0] + 1)
+    panel.set_yticks(heights, list(ticks.values()) * len(feet), fontsize=9)
+    panel.spines[["left", "bottom"]].set_visible(False)
 
 
 def width_of(labels: Sequence[str]) -> float:

@@ -38,8 +38,15 @@ def _each(values: Any) -> str:
 
 def _workload(summary: Summary) -> str:
     facts = summary.result.header.workload
-    name, digest = facts.get("name", number(None)), facts.get("sha256")
-    return f"{name}, sha256 {str(digest)[:12]}…" if digest else str(name)
+    digest = facts.get("prompts_sha256") or facts.get("sha256")
+    name = str(facts.get("name", number(None)))
+    return f"{name}, sha256 {str(digest)[:12]}…" if digest else name
+
+
+def _raw(summary: Summary) -> str:
+    """Prompts that no chat template was put around."""
+    raw = summary.result.header.workload.get("raw")
+    return number(None) if raw is None else str(int(raw))
 
 
 def _machine(summary: Summary) -> str:
@@ -55,6 +62,7 @@ ASPECTS: dict[str, Callable[[Summary], str]] = {
     "target": _target,
     "engine": _engine,
     "workload": _workload,
+    "raw prompts": _raw,
     "prompts measured": _prompts,
     "most tokens an answer": lambda summary: str(summary.result.header.max_tokens),
     "sampling": lambda summary: _each(
@@ -65,7 +73,15 @@ ASPECTS: dict[str, Callable[[Summary], str]] = {
     "started": lambda summary: summary.result.header.started or number(None),
 }
 
-_MUST_BE_ALIKE = ("target", "engine", "workload", "most tokens an answer", "sampling", "machine")
+_MUST_BE_ALIKE = (
+    "target",
+    "engine",
+    "workload",
+    "raw prompts",
+    "most tokens an answer",
+    "sampling",
+    "machine",
+)
 """Where one of these differs, seconds of two runs say nothing about each other."""
 
 

@@ -1,4 +1,5 @@
-"""A report from run files, and where it goes: the suffix tells the form."""
+"""A report from run files, of benches and of live servers: how each is read, what they come to
+together, and where it goes, of which the suffix tells the form."""
 
 from __future__ import annotations
 
@@ -7,45 +8,118 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.errors import DataError, SettingError
+from paceline.measure import endpoint_result
+from paceline.measure.endpoint_file import read_endpoint_result
 from paceline.measure.run_file import read_result
-from paceline.report import markdown, page, rows
+from paceline.report import (
+    endpoint_compare,
+    endpoint_rows,
+    endpoint_sections,
+    endpoint_verdict,
+    markdown,
+    page,
+    rows,
+    sections,
+    verdict,
+)
 from paceline.report.compare import side_by_side
-from paceline.report.document import Report
-from paceline.report.sections import part_of
+from paceline.report.document import Part, Report
+from paceline.report.endpoint_summary import EndpointSummary
 from paceline.report.summary import Summary
+from paceline.report.verdict import Verdict
 
-_FORMS: dict[str, tuple[Callable[[Sequence[Summary]], str], str]] = {
-    ".html": (lambda summaries: page.html(report_of(summaries)), page.MARK),
-    ".md": (lambda summaries: markdown.text(report_of(summaries)), markdown.MARK),
-    ".csv": (rows.as_csv, rows.CSV_MARK),
-    ".json": (rows.as_json, rows.KIND),
-}
-"""By suffix: what makes the text, and what stands in its first lines."""
-
+Measured = Summary | EndpointSummary
 _BEGINNING = 2000
 
 
-def summaries_of(paths: Sequence[str]) -> list[Summary]:
+def summaries_of(paths: Sequence[str]) -> list[Measured]:
     """Each run file's figures. A line that was cut off at the end is a run not finished.
 
-    Raises DataError for a file that can't be read or is no bench, SettingError for one named twice.
+    Raises DataError for a file that can't be read or is neither of a bench nor of live servers,
+    SettingError for one named twice.
     """
     for path in paths:
         if [Path(other).resolve() for other in paths].count(Path(path).resolve()) > 1:
             raise SettingError(f"The run {path} is named twice.", "Name it once.")
     names = [Path(path).name for path in paths]
     short = names if len(set(names)) == len(names) else list(paths)
-    return [
-        Summary(name, read_result(path, cut_off_ends=True))
-        for name, path in zip(short, paths, strict=True)
-    ]
+    return [_summary(name, path) for name, path in zip(short, paths, strict=True)]
 
 
-def report_of(summaries: Sequence[Summary]) -> Report:
-    parts = tuple(part_of(summary) for summary in summaries)
+def _summary(name: str, path: str) -> Measured:
+    if _beginning(Path(path)).startswith(f'{{"kind":"{endpoint_result.KIND}"'.encode()):
+        return EndpointSummary(name, read_endpoint_result(path))
+    return Summary(name, read_result(path, cut_off_ends=True))
+
+
+def _beginning(path: Path) -> bytes:
+    """Nothing of a file that can't be read: who reads it whole will say so."""
+    try:
+        with path.open("rb") as file:
+            return file.read(_BEGINNING)
+    except OSError:
+        return b""
+
+
+def verdicts_of(summary: Measured) -> list[Verdict]:
+    if isinstance(summary, EndpointSummary):
+        return endpoint_verdict.verdicts(summary)
+    return verdict.verdicts(summary)
+
+
+def report_of(summaries: Sequence[Measured]) -> Report:
+    parts = tuple(map(_part, summaries))
     if len(parts) > 1:
-        parts = (side_by_side(summaries), *parts)
+        parts = (*_together(*_by_kind(summaries)), *parts)
     return Report(f"Paceline report: {', '.join(s.source for s in summaries)}", parts)
+
+
+def _part(summary: Measured) -> Part:
+    if isinstance(summary, EndpointSummary):
+        return endpoint_sections.part_of(summary)
+    return sections.part_of(summary)
+
+
+def _by_kind(summaries: Sequence[Measured]) -> tuple[list[Summary], list[EndpointSummary]]:
+    return (
+        [one for one in summaries if isinstance(one, Summary)],
+        [one for one in summaries if isinstance(one, EndpointSummary)],
+    )
+
+
+def _together(benches: Sequence[Summary], live: Sequence[EndpointSummary]) -> list[Part]:
+    """What compares files of one kind; those of two kinds say nothing of each other."""
+    found = [side_by_side(benches)] if len(benches) > 1 else []
+    if len(live) > 1:
+        found.append(endpoint_compare.side_by_side(live))
+    if benches and live:
+        found.insert(0, endpoint_compare.two_kinds([*benches, *live]))
+    return found
+
+
+def _csv(summaries: Sequence[Measured]) -> str:
+    benches, live = _by_kind(summaries)
+    if benches and live:
+        raise SettingError(
+            "Rows of benches and of live servers have other columns.",
+            "Write them into two .csv files, or into one .json.",
+        )
+    return rows.as_csv(benches) if benches else rows.csv_text(endpoint_rows.rows(live))
+
+
+def _json(summaries: Sequence[Measured]) -> str:
+    benches, live = _by_kind(summaries)
+    found = {"rows": rows.rows(benches)} if benches else {}
+    return rows.json_text(found | ({"endpoint_rows": endpoint_rows.rows(live)} if live else {}))
+
+
+_FORMS: dict[str, tuple[Callable[[Sequence[Measured]], str], tuple[str, ...]]] = {
+    ".html": (lambda summaries: page.html(report_of(summaries)), (page.MARK,)),
+    ".md": (lambda summaries: markdown.text(report_of(summaries)), (markdown.MARK,)),
+    ".csv": (_csv, (rows.CSV_MARK, endpoint_rows.CSV_MARK)),
+    ".json": (_json, (rows.KIND,)),
+}
+"""By suffix: what makes the text, and what may stand in its first lines."""
 
 
 def check_out(path: Path) -> Path:
@@ -68,10 +142,11 @@ def check_out(path: Path) -> Path:
 def _is_ours(path: Path) -> bool:
     with path.open("rb") as file:
         beginning = file.read(_BEGINNING)
-    return not beginning or _FORMS[path.suffix.lower()][1].encode() in beginning
+    marks = _FORMS[path.suffix.lower()][1]
+    return not beginning or any(mark.encode() in beginning for mark in marks)
 
 
-def write(summaries: Sequence[Summary], path: Path) -> None:
+def write(summaries: Sequence[Measured], path: Path) -> None:
     """Raises DataError where there is no room; an earlier report is then still there."""
     text = _FORMS[path.suffix.lower()][0](summaries)
     beside = path.with_name(f"{path.name}.part")

@@ -25,13 +25,11 @@ def resources(summary: Summary) -> Section | None:
         if not summary.runs(one.name):
             continue
         rate, cpu_s = result.bytes_per_s(one.name), result.cpu_s(one.name)
-        tokens = sum(len(run.tokens) for run in summary.runs(one.name))
         rows.append(
             (
                 name_cell(one),
                 bytes_words(result.peak_memory_bytes(one.name)),
                 seconds_words(cpu_s),
-                seconds_words(cpu_s / tokens if cpu_s is not None and tokens else None),
                 number(None) if rate is None else f"{bytes_words(rate)}/s",
                 percent(None if rate is None or not most else rate / most),
             )
@@ -41,10 +39,9 @@ def resources(summary: Summary) -> Section | None:
     head = (
         "configuration",
         "peak memory",
-        "CPU time",
-        "CPU time per token",
+        "processor time",
         "read in passes",
-        "of the machine's",
+        "of the memory's",
     )
     return Section("Resources", (Table(head, tuple(rows), "What each took"), _bandwidth(most)))
 
@@ -53,10 +50,11 @@ def _bandwidth(most: float | None) -> Paragraph:
     said = (
         "A pass must read all weights and what the cache holds. What it reads a second, beside "
         "what memory gives when it is only read, says how far it is from that limit. A wider pass "
-        "reads no more, so its share falls as its arithmetic grows."
+        "reads no more, so its share falls as its arithmetic grows. Processor time is that of all "
+        "threads over whole requests, with the reading of their prompts."
     )
     if most is None:
-        return Paragraph(f"{said} The machine's bandwidth was not measured.")
+        return Paragraph(f"{said} What the target's memory gives was not measured.")
     return Paragraph(f"{said} Memory gave {bytes_words(most)}/s here.")
 
 

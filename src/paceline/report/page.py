@@ -3,7 +3,6 @@ there is no script. Whatever comes from prompts, names or texts is escaped by th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
@@ -27,7 +26,6 @@ def html(report: Report) -> str:
         svg=lambda plot: environment.filters["safe"](svg_of(plot, next(names))),
         kind=lambda block: type(block).__name__.lower(),
         cell=lambda value: value if isinstance(value, Cell) else Cell(value),
-        anchor=_anchor,
     )
     template = environment.get_template("page.html")
     text: str = template.render(report=report, style=style, version=paceline.__version__)
@@ -58,7 +56,3 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _anchor(*words: object) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, words)).lower()).strip("-")

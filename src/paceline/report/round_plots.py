@@ -6,7 +6,9 @@ from typing import Any
 
 from paceline.decode.figures import Figures
 from paceline.report.canvas import (
+    Strip,
     canvas,
+    draw_strips,
     label,
     legend,
     legend_height,
@@ -17,10 +19,11 @@ from paceline.report.canvas import (
 )
 from paceline.report.document import Cell, Plot, Table
 from paceline.report.summary import Group, Summary
-from paceline.report.svg import INK, PAPER
+from paceline.report.svg import PAPER
 from paceline.report.words import name_cell, number, percent, title
 
 _LEAST_ROUNDS = 20  # fewer are drawn hollow
+_STRIP, _GAP = 1.2, 0.35  # inches of a strip, and the gap between two in strips
 _LONGEST, _LONGEST_OF_TWO = 60, 22  # letters of a name above one panel, or above two in a row
 
 
@@ -92,6 +95,19 @@ def _survival_cell(figures: Figures, place: int) -> str:
     return f"{percent(figures.survival[place])} of {figures.offered[place]:,}"
 
 
+def _height(strips: int) -> float:
+    return _STRIP * (strips + _GAP * (strips - 1))
+
+
+def _column(figure: Any, column: int, columns: int, strips: int) -> Any:
+    """A panel that has room for so many strips, from the top."""
+    place, whole = figure.subplotpars, figure.get_figheight()
+    width = (place.right - place.left - 0.04 * (columns - 1)) / columns
+    height = _height(strips) / whole
+    left = place.left + column * (width + 0.04)
+    return figure.add_axes((left, place.top - height, width, height))
+
+
 def tokens_per_round(summary: Summary, group: Group) -> Plot | None:
     shares = {
         one.name: (one, share)
@@ -105,29 +121,21 @@ def tokens_per_round(summary: Summary, group: Group) -> Plot | None:
     columns = 1 if max(map(len, names)) > _LONGEST_OF_TWO else min(2, len(shares))
 
     def draw() -> Any:
-        rows = -(-len(shares) // columns)
-        figure = canvas(1.6 * rows, top=0.3)
-        panels = figure.subplots(
-            rows,
-            columns,
-            squeeze=False,
-            sharex=True,
-            sharey=True,
-            gridspec_kw={"hspace": 0.35, "wspace": 0.08},
-        )
-        several = zip(panels.ravel(), names, shares.values(), strict=False)
-        for panel, name, (one, share) in several:
-            look = style(group, one)
-            panel.bar(list(share), list(share.values()), width=0.8, color=look.color)
+        top = 1.05 * max(max(share.values()) for _, share in shares.values())
+        strips = []
+        for name, (one, share) in zip(names, shares.values(), strict=True):
             mean = summary.figures(one.name).tokens_per_round
-            panel.axvline(mean, color=INK, linewidth=1.2, linestyle=(0, (4, 2)))
-            panel.set_title(f"{name}: mean {mean:.2f}", loc="left")
-            panel.grid(axis="y")
-            panel.set_xlim(0.4, most + 0.6)
-            panel.set_xticks(whole_ticks(1, most))
-            panel.yaxis.set_major_formatter(lambda share, _: percent(share))
-        for panel in panels.ravel()[len(shares) :]:
-            panel.set_axis_off()
+            heights = {tokens: part / top for tokens, part in share.items()}
+            color = style(group, one).color
+            strips.append(Strip(f"{name}: mean {mean:.2f}", heights, color, mean))
+        step = next(step for step in (0.05, 0.1, 0.25, 0.5) if 4 * step > top)
+        ticks = {i * step / top: percent(i * step) for i in range(int(top / step) + 1)}
+        figure = canvas(_height(-(-len(strips) // columns)), top=0.3)
+        for column in range(columns):
+            mine = strips[column::columns]
+            draw_strips(_column(figure, column, columns, len(mine)), mine, most, ticks, _GAP)
+        for panel in figure.axes[1:]:
+            panel.tick_params(labelleft=False)
         figure.supxlabel("tokens emitted in a round (dashed: the mean)", fontsize=10.5, y=0.01)
         figure.supylabel("share of rounds", fontsize=10.5, x=0.005)
         return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.decode.figures import Figures
@@ -65,9 +65,7 @@ def _row(summary: Summary, one: Described, category: str | None) -> dict[str, An
         **{name: _value(figures, name) for name in _FIGURES},
         "compared": len(compared),
         "equal_to_plain": sum(bool(run.equal_to_plain) for run in compared) if compared else None,
-        "faults": len([run for run in summary.faults(one.name) if run in runs])
-        if compared
-        else None,
+        "faults": _faults(summary, one, category) if compared else None,
         **(_whole(summary, one) if category is None else dict.fromkeys(_WHOLE)),
     }
 
@@ -123,13 +121,20 @@ def _whole(summary: Summary, one: Described) -> dict[str, Any]:
 
 
 def as_json(summaries: Sequence[Summary]) -> str:
-    document = {"kind": KIND, "rows": rows(summaries)}
+    return json_text({"rows": rows(summaries)})
+
+
+def json_text(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    document = {"kind": KIND, **found}
     return json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
 def as_csv(summaries: Sequence[Summary]) -> str:
     """The same with a list's values separated by spaces; what was not measured is empty."""
-    found = rows(summaries)
+    return csv_text(rows(summaries))
+
+
+def csv_text(found: Sequence[Mapping[str, Any]]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, list(found[0]), lineterminator="\n")
     writer.writeheader()

@@ -26,7 +26,15 @@ from paceline.report.summary import FEW_PROMPTS, Group, Summary, is_slower, is_u
 from paceline.report.texts import same_text
 from paceline.report.verdict import slower_sentence, verdicts
 from paceline.report.widths import policies, width_cost
-from paceline.report.words import count, interval, name_cell, number, scope_words, times
+from paceline.report.words import (
+    count,
+    interval,
+    name_cell,
+    number,
+    scope_words,
+    short_times,
+    times,
+)
 
 _INTERVALS = (
     "Times plain are plain milliseconds per token over drafted ones, sums over sums; above 1 the "
@@ -110,16 +118,16 @@ def _slowdowns(summary: Summary, group: Group) -> Paragraph | None:
     if not summary.rated(group):
         return None
     found = sorted(
-        (ratio.value, one.name, category)
+        (ratio.value, one.name, category, ratio)
         for one in group.drafted
         for category in summary.categories
         if (ratio := summary.ratio(one.name, category)) is not None and is_slower(ratio)
     )
     if not found:
         return Paragraph("No configuration is clearly slower than plain decoding in any category.")
-    if len({name for _, name, _ in found}) == len(found):
+    if len({name for _, name, _, _ in found}) == len(found):
         return None
-    words = [f"{name} in {category} ({value:.2f}×)" for value, name, category in found]
+    words = [f"{name} in {category} ({short_times(ratio)})" for _, name, category, ratio in found]
     return Paragraph(f"Slower than plain decoding: {'; '.join(words)}.", "warning")
 
 

@@ -57,7 +57,7 @@ def speed_up(summary: Summary, group: Group) -> Plot | None:
             if (ratio := summary.ratio(one.name, scope)) is not None
             for end in _ends(ratio)
         ]
-        _ratio_axis(panel, min(ends), max(ends))
+        ratio_axis(panel, min(ends), max(ends))
         legend(panel, handles)
         return figure
 
@@ -126,8 +126,8 @@ _TICKS = (1, 2, 0.5, 1.5, 3, 5, 0.7, 10, 0.3, 20, 0.2, 0.1, 50, 0.05, 1.2, 0.8, 
 """The more wanted first."""
 
 
-def _ratio_axis(panel: Any, low: float, high: float) -> None:
-    """A logarithmic axis, so that half and twice are equally far from 1."""
+def ratio_axis(panel: Any, low: float, high: float) -> None:
+    """A logarithmic axis, so that half and twice are equally far from 1; shaded below 1."""
     low, high = 0.95 * min(0.95, max(low, 0.02)), 1.05 * max(1.05, high)
     shown: list[float] = []
     apart = 0.07 * math.log(high / low)

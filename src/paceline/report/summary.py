@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
@@ -42,19 +42,16 @@ class Summary:
     """
 
     def __init__(self, source: str, result: BenchResult) -> None:
-        missing = set(result.missing())
-        whole = [run for run in result.runs if (run.id, run.repeat) not in missing]
         self.source = source
-        self.missing = len(missing)
-        self.begun = len(result.runs) - len(whole)
-        self.result = replace(result, runs=whole)
-        self._known: dict[tuple[str, ...], object] = {}
+        self.missing = len(result.missing())
+        self.result = result.finished
+        self.begun = len(result.runs) - len(self.result.runs)
+        self._known: dict[tuple[str | None, ...], object] = {}
 
     def _once(self, key: tuple[str | None, ...], make: Callable[[], T]) -> T:
-        place = tuple(map(str, key))
-        if place not in self._known:
-            self._known[place] = make()
-        return self._known[place]  # type: ignore[return-value]
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]  # type: ignore[return-value]
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -169,10 +166,10 @@ def is_loop(tokens: Sequence[int]) -> bool:
 
 
 def is_slower(ratio: Ratio) -> bool:
-    """Whether it clearly is; of a single prompt, whether it was."""
-    return (ratio.value if ratio.high is None else ratio.high) < 1
+    """Whether it clearly is, and prints as less than 1; of a single prompt, whether it was."""
+    return round(ratio.value, 2) < 1 and (ratio.high is None or ratio.high < 1)
 
 
 def is_unclear(ratio: Ratio) -> bool:
-    """Whether the interval includes 1."""
-    return ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
+    """Whether the interval includes 1, or the ratio prints as 1."""
+    return ratio.low is not None and ratio.low <= 1 and not is_slower(ratio)

@@ -46,6 +46,7 @@ _RC = {
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "axes.axisbelow": True,
+    "axes.titley": 1.0,  # or else it is sought by measuring all labels
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.facecolor": "none",
@@ -74,13 +75,23 @@ def _drawn(plot: Plot) -> str:
     with matplotlib.rc_context(_RC), warnings.catch_warnings():
         # Letters that matplotlib's font lacks are drawn by the reader's.
         warnings.filterwarnings("ignore", message="Glyph")
-        plot.draw().savefig(
+        figure = plot.draw()
+        _leave_unlabelled(figure)
+        figure.savefig(
             stream,
             format="svg",
             bbox_inches=None,
             metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")),
         )
     return stream.getvalue()
+
+
+def _leave_unlabelled(figure: Any) -> None:
+    """Say where labels stand that there are none of: seeking it measures all of an axis's ticks."""
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            if not axis.get_label_text():
+                axis.set_label_coords(0, 0)
 
 
 def _dressed(text: str, plot: Plot, place: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paceline.measure.run import Described
 from paceline.measure.stats import Ratio
 from paceline.report.summary import FEW_PROMPTS, Group, Summary, is_slower, is_unclear
-from paceline.report.words import count, long_interval, number, title
+from paceline.report.words import count, long_interval, number, short_times, title
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _choice(summary: Summary, group: Group) -> str:
 def _sound_choice(one: Described, ratio: Ratio, prompts: str) -> str:
     measured = _measured(ratio, prompts)
     if ratio.low is None:
-        side = "faster" if ratio.value > 1 else "slower"
+        side = "slower" if is_slower(ratio) else "faster" if ratio.value >= 1.005 else "as fast"
         return (
             f"On the one prompt measured {one.name}, the fastest draft, was {side}: {measured}. "
             "A single prompt says nothing of others."
@@ -133,14 +133,14 @@ def _of_the_choice(summary: Summary, group: Group) -> list[str]:
 def _slower_in(summary: Summary, one: Described) -> list[str]:
     """Where the recommended one loses."""
     found = {
-        category: ratio.value
+        category: ratio
         for category in summary.categories
         if (ratio := summary.ratio(one.name, category)) is not None and is_slower(ratio)
     }
     if not found:
         return []
-    worst = sorted(found, key=found.__getitem__)
-    words = ", ".join(f"{category} ({found[category]:.2f}×)" for category in worst)
+    worst = sorted(found.items(), key=lambda each: each[1].value)
+    words = ", ".join(f"{category} ({short_times(ratio)})" for category, ratio in worst)
     return [f"{one.name} is slower than plain decoding in {words}."]
 
 
@@ -195,7 +195,7 @@ def _are(amount: int) -> str:
 def slower_sentence(summary: Summary, one: Described) -> str:
     """How many prompts lost by a configuration, and which most."""
     ratios = summary.prompt_ratios(one.name)
-    slower = {id: ratio.value for id, ratio in ratios.items() if ratio.value < 1}
+    slower = {id: ratio.value for id, ratio in ratios.items() if is_slower(ratio)}
     if not ratios:
         return number(None)
     if not slower:

@@ -13,7 +13,9 @@ from paceline.economics.account import Account
 from paceline.economics.cost import Costs, costs_of
 from paceline.measure.run import Described
 from paceline.report.canvas import (
+    Strip,
     canvas,
+    draw_strips,
     first_of,
     label,
     legend,
@@ -21,7 +23,6 @@ from paceline.report.canvas import (
     shares_of,
     stacked,
     style,
-    whole_ticks,
 )
 from paceline.report.document import Paragraph, Plot, Table
 from paceline.report.summary import Group, Summary
@@ -68,18 +69,18 @@ def width_cost(summary: Summary, group: Group) -> Plot | None:
     widest = max([*measured, *(w for _, share in chosen.values() for w in share)])
 
     def draw() -> Any:
-        strip, gap = 0.42, 0.28
+        height, gap = 0.42, 0.28
+        below = (height + gap) * len(strips) - gap
         told = legend_height(_labels(measured, recorded))
-        figure = canvas(2.3 + (strip + gap) * len(strips), top=told)
-        panels = stacked(figure, [2.3, *[strip] * len(strips)], gap)
-        _draw_cost(panels[0], measured, recorded, widest)
-        for panel, (one, share) in zip(panels[1:], strips, strict=True):
-            _draw_strip(panel, one, share, style(group, one).color)
-        last = panels[-1]
-        last.tick_params(labelbottom=True)
-        last.set_xticks(whole_ticks(1, widest))
-        last.set_xlim(0.4, widest + 0.6)
-        last.set_xlabel("width: rows scored in a pass, drafted tokens plus one")
+        figure = canvas(2.3 + gap + below, top=told)
+        above, beneath = stacked(figure, [2.3, below], gap)
+        _draw_cost(above, measured, recorded, widest)
+        drawn = [
+            Strip(label(title(one), 60), share, style(group, one).color) for one, share in strips
+        ]
+        draw_strips(beneath, drawn, widest, {0: "0", 1: "100 %"}, gap / height)
+        beneath.tick_params(labelbottom=True)
+        beneath.set_xlabel("width: rows scored in a pass, drafted tokens plus one")
         return figure
 
     return Plot(
@@ -178,13 +179,6 @@ def _draw_cost(
     panel.grid()
     panel.set_ylabel("r(w): times a pass of width 1")
     legend(panel, handles)
-
-
-def _draw_strip(panel: Any, one: Described, share: Mapping[int, float], color: str) -> None:
-    panel.bar(list(share), list(share.values()), width=0.8, color=color)
-    panel.set_ylim(0, 1)
-    panel.set_yticks([0, 1], ["0", "100 %"], fontsize=8.5)
-    panel.set_title(label(title(one), 60), loc="left", fontsize=9.5, pad=3)
 
 
 def _table(

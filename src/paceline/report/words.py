@@ -55,6 +55,14 @@ def times(ratio: Ratio | None) -> str:
     return f"{ratio.value:.2f}× ({interval(ratio)})"
 
 
+def short_times(ratio: Ratio) -> str:
+    """
+    >>> short_times(Ratio(1.5, 1.2, 1.8)), short_times(Ratio(0.9, None, None))
+    ('1.50×', '0.90×, one prompt')
+    """
+    return f"{ratio.value:.2f}×{', one prompt' if ratio.low is None else ''}"
+
+
 def long_interval(
     value: Ratio | Mean, words: Callable[[float], str] = lambda end: f"{end:.2f}"
 ) -> str:
