@@ -20,7 +20,7 @@ from paceline.drafts.lookup import LookupDraft
 from paceline.economics.fixed_limits import Answers
 from paceline.engines.load import load_tokenizer
 from paceline.measure.record import asked_throughout, replayed
-from paceline.measure.replay import Answer, Log, replay
+from paceline.measure.replay import Log, LoggedAnswer, replay
 
 LENGTHS = ((100, 400), (300, 300), (1000, 200), (2000, 2000))
 LIMITS = (1, 2, 3, 5, 7, 15)
@@ -67,7 +67,7 @@ def row(some: list[Pair]) -> dict[str, float]:
     few = some[: max(1, len(some) // 10)]
     log = Log(
         tuple(
-            Answer(str(n), "all", tuple(prompt), tuple(output), len(output))
+            LoggedAnswer(str(n), "all", tuple(prompt), tuple(output), len(output))
             for n, (prompt, output) in enumerate(some)
         )
     )

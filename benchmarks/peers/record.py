@@ -40,8 +40,10 @@ class Record:
         self._append(line)
 
     def done(self, group: str, prompt: str, sides: Sequence[Side]) -> bool:
-        found = {side_of(r) for r in self.rows if r["group"] == group and r["id"] == prompt}
-        return found >= set(sides)
+        """Whether every side has answered, or failed on it with its worker alive: what was lost
+        with a worker is asked again."""
+        mine = [r for r in self.rows if r["group"] == group and r["id"] == prompt]
+        return {side_of(r) for r in mine if not r.get("lost")} >= set(sides)
 
     def begin_turn(self, group: str, prompt: str) -> None:
         """Forget what a cut turn left; readers do likewise, by its line."""

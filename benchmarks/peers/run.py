@@ -128,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if complete:
         record.path.unlink()
+    elif any(row.get("lost") for row in record.rows):
+        print("Some answers were lost with a worker: start again to ask anew.", file=sys.stderr)
     print(markdown([json.loads(out.read_text(encoding="utf-8"))]))
     return 1 if failed else 0
 
@@ -182,7 +184,8 @@ def told(row: dict[str, Any]) -> str:
 
 class Crew:
     """The running workers of a group. One that is lost is started again before the next prompt; if
-    that fails too, its prompts are errors from there on."""
+    that fails too, its prompts are errors from there on. Answers that were lost with a worker are
+    marked, and asked again by a second start."""
 
     def __init__(self, processes: Sequence[Process], log: Path, args: argparse.Namespace) -> None:
         self._processes = {side: process for process in processes for side in process.sides}
@@ -210,7 +213,7 @@ class Crew:
             "category": prompt.category,
         }
         if process in self._lost:
-            return {**row, "error": self._lost[process]}
+            return {**row, "error": self._lost[process], "lost": True}
         worker = self._workers[process]
         others = [other for other in self._workers.values() if other is not worker]
         sleep(SETTLE_S if others else 0)
@@ -221,7 +224,7 @@ class Crew:
             )
         except WorkerLost as error:
             self._again(process, str(error))
-            return {**row, "error": str(error)}
+            return {**row, "error": str(error), "lost": True}
         wall = monotonic() - began
         return {**row, **answer, "wall_s": wall, "idle_cpu_s": cpu_seconds(others) - idle}
 
