@@ -23,7 +23,7 @@ from paceline.measure.divergence import explain
 from paceline.measure.identities import check_run
 from paceline.measure.resources import Taken, watched
 from paceline.measure.result import BenchResult, Header
-from paceline.measure.run import PLAIN, Described, Run, ends_of
+from paceline.measure.run import PLAIN, Described, Run, as_kept, ends_of
 from paceline.measure.workload import Workload, WorkloadPrompt
 from paceline.types import Request, Sampling, StopConditions
 from paceline.verify.base import Verifier
@@ -361,7 +361,7 @@ class _Group:
             text=generation.text,
             ends=ends_of(pieces, len(generation.text)),
             finish_reason=reason and reason.value,
-            rounds=generation.rounds,
+            rounds=tuple(map(as_kept, generation.rounds)),
             equal_to_plain=equal,
             divergence=divergence,
             departures=generation.departures,

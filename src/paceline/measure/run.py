@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -172,14 +172,19 @@ class Run:
 
 
 def _row(round: Round) -> list[Any]:
-    return [
-        _rounded(name, getattr(round, name))
-        for name in (ROUND_FIELDS if round.path is not None else ROUND_FIELDS[:-1])
-    ]
+    fields = ROUND_FIELDS if round.path is not None else ROUND_FIELDS[:-1]
+    return [getattr(round, name) for name in fields]
 
 
-def _rounded(name: str, value: Any) -> Any:
-    return round(value, _SECONDS_DIGITS) if name.endswith("_s") else value
+def as_kept(measured: Round) -> Round:
+    """A round with its seconds as a file keeps them, so that what is shown at once and what a file
+    says later are the same."""
+    return replace(
+        measured,
+        draft_s=round(measured.draft_s, _SECONDS_DIGITS),
+        verify_s=round(measured.verify_s, _SECONDS_DIGITS),
+        other_s=round(measured.other_s, _SECONDS_DIGITS),
+    )
 
 
 def _round(row: Sequence[Any]) -> Round:
