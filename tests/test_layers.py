@@ -28,7 +28,10 @@ ALLOWED = {
     "derive": {"errors", "models", "engines", "drafts"},
     "decode": {"errors", "types", "sampling", "engines", "drafts", "verify"},
     "economics": {"errors", "types"},
-    "monitor": {"errors", "types"},
+    "monitor": {"errors", "types", "economics"},
+    "checkpoints": {"errors"},
+    "export": {"errors", "economics", "checkpoints"},
+    "integrations": {"errors", "types", "plugins", "sampling", "engines", "drafts", "economics"},
     "measure": {
         "errors",
         "types",
@@ -59,6 +62,9 @@ ALLOWED = {
         "measure",
         "report",
         "train",
+        "monitor",
+        "checkpoints",
+        "export",
     },
 }
 HEAVY = (
@@ -72,6 +78,7 @@ HEAVY = (
     "safetensors",
     "httpx",
     "prometheus_client",
+    "yaml",
 )
 
 

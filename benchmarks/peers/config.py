@@ -28,7 +28,7 @@ KINDS = {
     "llamacpp": Kind(
         "llamacpp_worker.py", ("plain", "ngram-simple", "ngram-mod", "ngram-cache", "draft"), False
     ),
-    "vllm": Kind("vllm_worker.py", ("plain", "ngram", "draft"), False),
+    "vllm": Kind("vllm_worker.py", ("plain", "ngram", "draft", "paceline"), False),
 }
 
 

@@ -1,4 +1,4 @@
-"""vLLM's offline engine on the CPU: plain, ngram, draft model. One process a mode.
+"""vLLM's offline engine on the CPU: plain, ngram, draft model, our proposer. One process a mode.
 
 Its own timestamps of the first and the last token; the prefill step emits one token.
 """
@@ -16,6 +16,11 @@ SPECULATIVE: dict[str, dict[str, Any] | None] = {  # the lengths that its docume
     "plain": None,
     "ngram": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4},
     "draft": {"method": "draft_model", "num_speculative_tokens": 5},
+    "paceline": {  # its environment needs Paceline too
+        "method": "custom_class",
+        "model": "paceline.integrations.vllm.Proposer",
+        "num_speculative_tokens": 15,
+    },
 }
 COUNTERS = {
     "drafted": "vllm:spec_decode_num_draft_tokens",

@@ -172,7 +172,7 @@ def _maker(
             sampling=sampling,
             baseline=baseline,
             warm=args.warm,
-            costs=None if policy is None else policy.costs.costs,
+            costs=None if policy is None else policy.profiled,
             recorded_costs=policy is not None and args.costs is not None,
         )
 

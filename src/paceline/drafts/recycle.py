@@ -123,6 +123,19 @@ class RecycleDraft(Draft):
                 before = proposal.tokens[path[-2]] if len(path) > 1 else judged.last
             table.learn(before, token, found[row])
 
+    def note(
+        self, context: Context, proposed: AbstractSequence[int], best: AbstractSequence[int]
+    ) -> None:
+        """What `look_back` teaches, where of each row only the likeliest token is known: of the row
+        behind the committed tokens, and behind each proposed one. They count as certain; how often
+        they are right is for a policy to count."""
+        table, committed = self._tables[context], context.history.tokens
+        text = [*committed[-2:], *proposed]
+        first = len(text) - len(proposed) - 1
+        for row, token in enumerate(best):
+            at = first + row
+            table.learn(text[at - 1] if at else None, text[at], [(token, 1.0)])
+
     def preview(self, context: Context, most: int) -> Preview:
         tokens, parents, chances = self._grow(context, most)
         return Preview(tokens, 0, [level(chance) for chance in chances], parents)

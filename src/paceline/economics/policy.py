@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from paceline.economics.account import Account
 from paceline.economics.allocate import for_batch, for_drafted_batch, for_one, plain
 from paceline.economics.cost import Costs
+from paceline.economics.learned_costs import LearnedCosts
 from paceline.economics.live import LiveCosts
 from paceline.economics.notices import Notices
 from paceline.economics.survival import (
@@ -111,7 +112,7 @@ _Option: TypeAlias = tuple[str, list[float]]
 class MeasuredPolicy:
     """The default policy: measured costs, counted survival, and 0 as one of the limits.
 
-    costs      of the target
+    costs      of the target; learned ones where nobody could profile it
     sources    the drafts on offer
     frozen     keep to the costs as recorded: the same choices in every run
     most       most tokens of a proposal
@@ -122,14 +123,15 @@ class MeasuredPolicy:
 
     def __init__(
         self,
-        costs: Costs,
+        costs: Costs | LearnedCosts,
         sources: Sequence[Source],
         *,
         frozen: bool = False,
         most: int = MOST,
         say: Callable[[str], None] = log.warning,
     ) -> None:
-        self.costs = LiveCosts(costs, frozen=frozen)
+        self.costs = costs if isinstance(costs, LearnedCosts) else LiveCosts(costs, frozen=frozen)
+        self.profiled = costs if isinstance(costs, Costs) else None
         self.account = Account()
         self.frozen = frozen
         self._most = min(most, MOST)
@@ -142,8 +144,9 @@ class MeasuredPolicy:
         self._priced: dict[str, _Priced] = {}
         for source in sources:
             # What can't pay even if always right is not on offer.
-            if not source.foreseeable and not self._notices.cannot_pay(
-                costs, source.name, source.costs
+            if not source.foreseeable and not (
+                isinstance(costs, Costs)
+                and self._notices.cannot_pay(costs, source.name, source.costs)
             ):
                 live = None if source.costs is None else LiveCosts(source.costs, frozen=frozen)
                 self._priced[source.name] = _Priced(source, live)

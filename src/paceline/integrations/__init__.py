@@ -1,0 +1,1 @@
+"""Our drafts inside other people's engines."""

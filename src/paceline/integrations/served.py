@@ -1,0 +1,170 @@
+"""Our drafts and our policy for sequences that another engine decodes.
+
+The engine tells which tokens each sequence has come to, and how long its step took; it is given
+tokens to try. What it verifies, how it samples and when it stops is its own affair: a proposal that
+is chosen outright changes no law (docs/exactness.md), so whatever is offered here is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from paceline.drafts.base import Context, Draft, Judged
+from paceline.economics.learned_costs import LearnedCosts
+from paceline.economics.policy import MeasuredPolicy, Source
+from paceline.errors import SettingError
+from paceline.sampling.history import History
+from paceline.types import Array, Preview, Proposal, Request, Round
+
+if TYPE_CHECKING:
+    from paceline.decode.stream import Stream
+    from paceline.sampling.rows import RowLaws
+
+MOST_TOKENS = 32
+_NO_PROMPT = (0,)
+
+
+@dataclass(eq=False, slots=True)
+class Served:
+    """One sequence of another engine, as the policy sees a stream.
+
+    history      its tokens, prompt and output
+    room         most tokens that a proposal may lead to
+    proposed     what it was given to try last
+    """
+
+    drafts: Mapping[str, Draft]
+    context: Context
+    room: int = MOST_TOKENS
+    proposed: tuple[int, ...] = ()
+    limit: int = 0
+    source: str | None = None
+    rounds: list[Round] = field(default_factory=list)
+    policy_notes: Any = None
+    request: Request = field(default_factory=lambda: Request(prompt=_NO_PROMPT))
+    finished: bool = False
+    prompt_is_read: bool = True
+
+    @property
+    def history(self) -> History:
+        return self.context.history
+
+    def preview(self, name: str, most: int) -> Preview:
+        return self.drafts[name].preview(self.context, most)
+
+    def behind(self, name: str) -> int:
+        return self.drafts[name].behind(self.context)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What `Judged.laws` shows of rows that aren't ours to judge."""
+
+    logits: Array
+
+
+class Server:
+    """Drafts and policy over all sequences of one engine.
+
+    drafts    by name; they must be foreseeable: others need the target's forwards, or their own
+    limit     most tokens a proposal holds; the policy chooses up to it
+    costs     None learns them from the steps
+
+    Nothing passes from one sequence to another but counts: what steps take, and how often matches
+    of a length were right.
+    """
+
+    def __init__(
+        self, drafts: Mapping[str, Draft], *, limit: int, costs: LearnedCosts | None = None
+    ) -> None:
+        for name, draft in drafts.items():
+            if not draft.foreseeable or draft.branches:
+                raise SettingError(
+                    f"The draft {name!r} needs forwards, or offers trees; another engine takes "
+                    "neither.",
+                    "Use lookup, or recycle:branches=1.",
+                )
+        self.drafts = dict(drafts)
+        self.costs = LearnedCosts() if costs is None else costs
+        sources = [
+            Source(name, foreseeable=True, weighs=draft.weighs, prior=draft.prior)
+            for name, draft in drafts.items()
+        ]
+        self.policy = MeasuredPolicy(self.costs, sources, most=limit)
+
+    def open(self) -> Served:
+        """A sequence without tokens yet."""
+        served = Served(self.drafts, Context(History(())))
+        for draft in self.drafts.values():
+            draft.open(served.context)
+        return served
+
+    def close(self, served: Served) -> None:
+        served.finished = True
+        for draft in self.drafts.values():
+            draft.close(served.context)
+
+    def commit(self, served: Served, tokens: Sequence[int]) -> None:
+        """The sequence has come to these tokens behind those it had."""
+        # Not `commit`: what that counts is for penalties, and those are the engine's affair.
+        served.history.tokens.extend(tokens)
+        for draft in self.drafts.values():
+            draft.observe(served.context, tokens)
+
+    def look_back(self, served: Served, proposed: Sequence[int], logits: Array) -> None:
+        """The target's raw rows, (1 + proposed, vocabulary): behind what is committed, and behind
+        each token it was given to try there."""
+        proposal = Proposal(tuple(proposed), served.source or "none")
+        laws = cast("RowLaws", _Rows(logits))
+        judged = Judged(proposal, (), served.history.tokens[-1], laws)
+        for draft in self.drafts.values():
+            if draft.looks_back:
+                draft.look_back(served.context, judged)
+
+    def record(
+        self, served: Served, emitted: Sequence[int], *, batch: int, step_s: float, draft_s: float
+    ) -> None:
+        """A step has judged what this sequence was given to try. Before `commit`.
+
+        batch      sequences that were in it
+        step_s     seconds of the step outside drafting, this sequence's share
+        draft_s    likewise of drafting
+        """
+        proposed = served.proposed
+        right = 0
+        while right < min(len(proposed), len(emitted)) and proposed[right] == emitted[right]:
+            right += 1
+        accepted = min(right, len(emitted) - 1)
+        served.rounds.append(
+            Round(
+                proposed=len(proposed),
+                accepted=accepted,
+                emitted=len(emitted),
+                source=served.source,
+                limit=served.limit,
+                width=len(proposed) + 1,
+                batch=batch,
+                context=len(served.history),
+                prefill=False,
+                draft_s=draft_s,
+                verify_s=step_s,
+                other_s=0.0,
+            )
+        )
+
+    def propose(self, sequences: Sequence[Served]) -> list[tuple[int, ...]]:
+        """What each is to try next; empty is plain decoding."""
+        choices = self.policy(cast("Sequence[Stream]", sequences))
+        plain = self.costs.needs_plain(len(sequences))
+        found: list[tuple[int, ...]] = []
+        for served, choice in zip(sequences, choices, strict=True):
+            tokens: tuple[int, ...] = ()
+            if choice.source is not None and not plain:
+                [proposal] = self.drafts[choice.source].propose([served.context], [choice.limit])
+                tokens = proposal.tokens
+            served.proposed, served.limit = tokens, len(tokens)
+            served.source = choice.source if tokens else None
+            found.append(tokens)
+        return found
