@@ -256,3 +256,14 @@ def test_an_interrupt_keeps_what_was_measured(prompts: str, tmp_path: Path) -> N
     assert "Traceback" not in err
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert 1 <= sum("request" in row for row in rows) < 4
+
+
+@pytest.mark.parametrize("key", ["sk-SECRET\nx", "sk-SECRÉT"])
+def test_a_key_that_no_header_holds_is_refused_and_not_repeated(
+    run: Run, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    code, _, err = run("bench", "--endpoint", "http://127.0.0.1:9", "--api-key-env", "MY_KEY")
+    assert code == 2
+    assert "printable ASCII" in err
+    assert "SECR" not in err

@@ -247,6 +247,11 @@ def _key(variable: str | None, option: str) -> str | None:
             f"{option} is {variable}, and that variable is not set or empty.",
             f"Set it: export {variable}=…",
         )
+    if not key.isascii() or not key.isprintable():
+        raise SettingError(
+            f"{option} is {variable}, and that variable holds more than printable ASCII.",
+            "Set it to the key alone, in one line.",
+        )
     return key
 
 

@@ -1,39 +1,49 @@
-"""`paceline plan`: does drafting pay here, with what and how far? From costs alone."""
+"""`paceline plan`: does drafting pay here, with what and how far? From costs alone, or from what
+was measured (`plan_from`)."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline import plugins
-from paceline.cli import options
+from paceline.cli import options, plan_from
 from paceline.cli.parser import Parser
 from paceline.economics.breakeven import check_acceptance
 from paceline.economics.cost import Costs, read_costs, shipped_costs
 from paceline.economics.plan import Plan, make_plan
+from paceline.economics.plan_document import TRAINED, PlanDocument
 from paceline.economics.plan_text import as_document, lines, sentence
 from paceline.economics.policy import Source
 from paceline.errors import SettingError, unknown_name
 from paceline.measure.adaptive import gather_costs, sources
+from paceline.measure.decide_costs import decide_costs
+from paceline.measure.model_facts import draft_facts, target_facts
 from paceline.report.plan_plot import check_plot, plot_speed_up
 
 EXAMPLES = """\
   paceline plan target.gguf -d draft.gguf --acceptance 0.7
-  paceline plan --costs llama-3.1-8b-h100-vllm --plot plan.svg"""
+  paceline plan --costs llama-3.1-8b-h100-vllm --plot plan.svg
+  paceline plan --from bench.jsonl -o plan.json"""
 
 
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     parser = verbs.add_parser(
         "plan",
         examples=EXAMPLES,
-        help="say from costs alone whether drafting pays, and how far",
+        help="decide whether to draft, with what and how far",
         description=(
-            "Print the decision, then the arithmetic behind it. Costs come from a quick "
-            "measurement\nof TARGET and its drafts, kept for the next time, or from a file: then "
-            "no model is loaded,\nand TARGET is left out."
+            "From costs: print the decision, then the arithmetic behind it. Costs come from a "
+            "quick\nmeasurement of TARGET and its drafts, kept for the next time, or from a file: "
+            "then no model\nis loaded, and TARGET is left out. From what was measured (--from): "
+            "print the plan. With -o\nthe plan is written, and its card printed; from costs that "
+            "takes one draft and one acceptance."
         ),
     )
     options.add_target(parser)
@@ -61,7 +71,13 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument(
         "--plot", metavar="FILE", help="draw times plain over limit: .svg, .png or .pdf"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
+    plan_from.add_out(parser)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON document instead: the plan with --from or -o, else the arithmetic",
+    )
+    plan_from.add_from(parser)
     options.add_draft_loading(parser)
     parser.set_defaults(run=run)
 
@@ -74,22 +90,40 @@ def _numbers(text: str) -> list[float]:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.source is not None:
+        return plan_from.run(args)
     # Whatever can be refused is, before a model is loaded.
+    plan_from.refuse_without_from(args)
     for acceptance in args.acceptance:
         check_acceptance(acceptance)
     plot = None if args.plot is None else check_plot(Path(args.plot))
-    plan = _recorded(args) if args.costs is not None else _measured(args)
-    if args.json:
-        print(json.dumps(as_document(plan), ensure_ascii=False))
+    out = plan_from.plan_path(args)
+    priced = _recorded(args) if args.costs is not None else _measured(args)
+    if out is not None:
+        plan_from.give(priced.decided(args.costs), out, as_json=args.json)
+    elif args.json:
+        print(json.dumps(as_document(priced.plan), ensure_ascii=False))
     else:
-        print("\n".join([sentence(plan), "", *lines(plan)]))
+        print("\n".join([sentence(priced.plan), "", *lines(priced.plan)]))
     if plot is not None:
-        plot_speed_up(plan, plot)
+        plot_speed_up(priced.plan, plot)
         print(f"The plot is in {plot}.", file=sys.stderr)
     return 0
 
 
-def _recorded(args: argparse.Namespace) -> Plan:
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """What costs say, of what: facts of the target, and of each draft by name."""
+
+    plan: Plan
+    target: Mapping[str, Any]
+    drafts: Mapping[str, Mapping[str, Any]]
+
+    def decided(self, file: str | None) -> PlanDocument:
+        return decide_costs(self.plan, self.target, self.drafts, file=file)
+
+
+def _recorded(args: argparse.Namespace) -> _Priced:
     if args.target is not None:
         raise SettingError(
             f"Both TARGET ({args.target}) and --costs ({args.costs}) are given.",
@@ -105,7 +139,16 @@ def _recorded(args: argparse.Namespace) -> Plan:
     costs = read_costs(args.costs)
     names = args.draft or ["lookup", *costs.drafts]
     found = [_source(costs, name, args.costs) for name in dict.fromkeys(names) if name != "none"]
-    return make_plan(costs, found, args.acceptance)
+    facts = {source.name: _facts(source) for source in found}
+    return _Priced(make_plan(costs, found, args.acceptance), costs.key, facts)
+
+
+def _facts(source: Source) -> dict[str, Any]:
+    """What a file of costs says of a draft: its kind by its name, if that is one; else a model."""
+    if source.costs is None:
+        return {"draft": source.name.partition(":")[0]}
+    kind = source.name if source.name in TRAINED else "model"
+    return {"draft": kind, "model": source.costs.key.get("model") or source.name}
 
 
 def _source(costs: Costs, name: str, file: str) -> Source:
@@ -118,7 +161,7 @@ def _source(costs: Costs, name: str, file: str) -> Source:
     raise unknown_name(f"draft in the costs of {file}", name, ["lookup", *costs.drafts])
 
 
-def _measured(args: argparse.Namespace) -> Plan:
+def _measured(args: argparse.Namespace) -> _Priced:
     if args.target is None:
         raise SettingError("There is no TARGET.", "Name a model, or costs with --costs FILE.")
     if args.draft and set(args.draft) == {"none"}:
@@ -139,7 +182,11 @@ def _measured(args: argparse.Namespace) -> Plan:
                     "Use `paceline bench`.",
                 )
         costs = gather_costs(engine, drafts, on_measure=_say)
-        return make_plan(costs, sources(costs, drafts), args.acceptance)
+        return _Priced(
+            make_plan(costs, sources(costs, drafts), args.acceptance),
+            target_facts(engine),
+            {name: draft_facts(draft) for name, draft in drafts.items()},
+        )
 
 
 def _say(line: str) -> None:

@@ -25,6 +25,7 @@ from paceline.economics.trace import Header, Recording, Trace, write
 from paceline.engines.base import Engine
 from paceline.engines.load import load, load_tokenizer
 from paceline.errors import DataError, SettingError
+from paceline.measure.model_facts import draft_facts, target_facts
 from paceline.measure.record import is_replayable, sources_of
 from paceline.measure.replay import Log, check_kinds, check_replayable, read_log, replay
 from paceline.measure.replay_card import card
@@ -160,11 +161,11 @@ def run(args: argparse.Namespace) -> int:
             command=("paceline", *sys.argv[1:]),
         )
         result = ReplayResult(
-            header.target,
+            target_facts(target),
             workload,
             log,
             sampling.temperature,
-            {name: draft.facts() for name, draft in drafts.items()},
+            {name: draft_facts(draft) for name, draft in drafts.items()},
             whose=[] if costs is None else whose(costs, target, drafts),
             notes=_temperature_notes(sampling.temperature, drafts),
         )

@@ -45,7 +45,7 @@ def lines(plan: Plan) -> list[str]:
 def as_document(plan: Plan) -> dict[str, Any]:
     """As JSON."""
     return {
-        "kind": "paceline plan",
+        "kind": "paceline break-even",
         "decision": sentence(plan),
         "target": dict(plan.costs.key),
         "source": plan.costs.source,
@@ -79,17 +79,20 @@ def _advised(plan: Plan, draft: DraftPlan) -> bool:
     return any(best.limit for best in draft.matches)
 
 
-def _clause(plan: Plan, draft: DraftPlan) -> str:
+def no_hope_words(draft: DraftPlan) -> str:
+    """Why a draft can't pay however often it is right."""
+    priced = cost_words(draft.priced)
     if draft.least is None:
-        return (
-            f"{draft.title} can't pay here: {cost_words(draft.priced)}, break-even acceptance is "
-            "above 1"
-        )
-    if not draft.can_pay:
-        return (
-            f"{draft.title} can't pay here: {cost_words(draft.priced)}, so always right it would "
-            f"give {draft.hope:.2f} times plain"
-        )
+        return f"{draft.title} can't pay here: {priced}, break-even acceptance is above 1"
+    return (
+        f"{draft.title} can't pay here: {priced}, so always right it would give {draft.hope:.2f} "
+        "times plain"
+    )
+
+
+def _clause(plan: Plan, draft: DraftPlan) -> str:
+    if draft.least is None or not draft.can_pay:
+        return no_hope_words(draft)
     limit, least = draft.least
     soonest = f"break-even acceptance is {least:.2f}, with {_tokens(limit)}"
     if not _advised(plan, draft):

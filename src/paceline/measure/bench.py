@@ -21,6 +21,7 @@ from paceline.engines.base import Engine
 from paceline.errors import PacelineError, SettingError
 from paceline.measure.divergence import explain
 from paceline.measure.identities import check_run
+from paceline.measure.model_facts import draft_facts, target_facts
 from paceline.measure.resources import Taken, watched
 from paceline.measure.result import BenchResult, Header
 from paceline.measure.run import PLAIN, Described, Run, as_kept, ends_of
@@ -71,7 +72,7 @@ class Configuration:
         return Described(
             name=self.name,
             baseline=self.baseline,
-            target=(self.engine or engine).facts(),
+            target=target_facts(self.engine or engine),
             sampling=self.sampling or sampling,
             limit=self.limit,
             verifier=verifier.name if self.drafts else None,
@@ -79,7 +80,7 @@ class Configuration:
             gives_up=verifier.gives_up,
             warm=self.warm,
             chains_for_trees=self.chains_for_trees,
-            drafts={label: draft.facts() for label, draft in self.drafts.items()},
+            drafts={label: draft_facts(draft) for label, draft in self.drafts.items()},
             costs=None if self.costs is None else self.costs.as_document(),
             recorded_costs=self.recorded_costs,
         )

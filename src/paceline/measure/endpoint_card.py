@@ -160,10 +160,9 @@ def _by_position(counters: Counters) -> list[str]:
         shares = shares[:-1]
     if not shares:
         return []
-    whose = "drafted tokens" if counters.drafted_by_position else "drafted rounds"
     shown = " ".join(f"{share:.0%}" for share in shares[:_POSITIONS])
     more = " …" if len(shares) > _POSITIONS else ""
-    return [f"  accepted at position 1, 2 …, of all {whose}: {shown}{more}"]
+    return [f"  accepted at position 1, 2 …, of all drafted rounds: {shown}{more}"]
 
 
 def _remarks(result: EndpointResult) -> list[str]:

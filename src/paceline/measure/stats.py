@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+FEW_PROMPTS = 10
+"""Below so many, percentile intervals of a bootstrap are too narrow."""
+
 _MOST_PICKS = 1 << 18
 """Rows drawn at once: some megabytes."""
 

@@ -6,115 +6,26 @@ what. A figure that a server doesn't count is None, never 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from paceline.errors import SettingError
-from paceline.monitor.prometheus import Page
+from paceline.monitor.dialects import STARTED, SUMS, Dialect, Names, dialect_of, says
+from paceline.monitor.prometheus import Page, Sample
 
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How one server names what it counts.
-
-    prefix        how all its names begin
-    drafts        rounds (of one sequence) that verified a drafted token, and no others
-    steps         verified rounds, drafted or not
-    drafted       drafted tokens that were verified
-    accepted      those of them that were accepted; bonus and replacement excluded
-    generated     tokens of all answers
-    recent        gauges of the server's last interval, by our names: no sums, so never subtracted
-    says          what these numbers are, a sentence each
-    """
-
-    server: str
-    prefix: str
-    says: tuple[str, ...]
-    drafts: str | None = None
-    steps: str | None = None
-    drafted: str | None = None
-    accepted: str | None = None
-    generated: str | None = None
-    drafted_by_position: str | None = None
-    accepted_by_position: str | None = None
-    position: str = "position"
-    recent: Mapping[str, str] = field(default_factory=dict)
-
-
-VLLM = Dialect(
-    server="vLLM",
-    prefix="vllm:",
-    drafts="vllm:spec_decode_num_drafts_total",
-    drafted="vllm:spec_decode_num_draft_tokens_total",
-    accepted="vllm:spec_decode_num_accepted_tokens_total",
-    accepted_by_position="vllm:spec_decode_num_accepted_tokens_per_pos_total",
-    generated="vllm:generation_tokens_total",
-    says=(
-        "vLLM counts a round only if a token was drafted in it: tokens per drafted round is more "
-        "than tokens per round where some rounds have no draft.",
-        "Accepted tokens exclude the bonus, and include what an end token cut off.",
-        "The counters are there only where drafts are configured.",
-    ),
-)
-LLAMACPP = Dialect(
-    server="llama.cpp",
-    prefix="llamacpp:",
-    drafts="llamacpp:spec_decode_num_drafts_total",
-    drafted="llamacpp:spec_decode_num_draft_tokens_total",
-    accepted="llamacpp:spec_decode_num_accepted_tokens_total",
-    accepted_by_position="llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
-    generated="llamacpp:tokens_predicted_total",
-    says=(
-        "llama.cpp's server counts a round only if a token was drafted in it: tokens per drafted "
-        "round is more than tokens per round where some rounds have no draft.",
-        "Accepted tokens exclude the target's own. A request is counted when it ends.",
-    ),
-)
-SGLANG = Dialect(
-    server="SGLang",
-    prefix="sglang:",
-    steps="sglang:spec_verify_calls_total",
-    generated="sglang:generation_tokens_total",
-    recent={
-        "tokens_per_round": "sglang:spec_accept_length",
-        "acceptance_rate": "sglang:spec_accept_rate",
-    },
-    says=(
-        "SGLang has no counters of drafted and accepted tokens; tokens per round is generated "
-        "tokens over verified rounds, bonus included, and a little high on short answers, whose "
-        "first token comes from the prompt.",
-        "Its gauges are of its last log interval only; its acceptance rate is over the configured "
-        "width, so it is low by construction for trees.",
-    ),
-)
-TENSORRT_LLM = Dialect(
-    server="TensorRT-LLM",
-    prefix="trtllm_",
-    drafted="trtllm_spec_decode_num_draft_tokens_total",
-    accepted="trtllm_spec_decode_num_accepted_tokens_total",
-    drafted_by_position="trtllm_spec_decode_drafted_tokens_total",
-    accepted_by_position="trtllm_spec_decode_accepted_tokens_total",
-    position="token_position",
-    recent={
-        "tokens_per_round": "trtllm_spec_decode_acceptance_length",
-        "draft_share": "trtllm_spec_decode_draft_overhead",
-    },
-    says=(
-        "TensorRT-LLM's accepted tokens exclude the target's own. Older versions count drafted "
-        "tokens that were only padding.",
-        "Its counters by position are of ended requests; its gauges of the last forward only.",
-    ),
-)
-DIALECTS = (VLLM, LLAMACPP, SGLANG, TENSORRT_LLM)
+__all__ = ["Counters", "between", "dialect_of", "read_counters", "restarted", "says"]
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
     """What a server has counted since it started, or between two moments.
 
+    drafts … engine_steps   as `Dialect` has them
     by position    accepted (drafted) tokens at each position of a draft, from its first on; empty
                    where the server doesn't tell
+    sequences      in forwards of the whole batch, over `engine_steps`
     started_s      when the server's process started, if it tells; Unix time
     """
 
@@ -124,6 +35,12 @@ class Counters:
     drafted: float | None = None
     accepted: float | None = None
     generated: float | None = None
+    firsts: float | None = None
+    rounds: float | None = None
+    timed_s: float | None = None
+    timed_tokens: float | None = None
+    engine_steps: float | None = None
+    sequences: float | None = None
     drafted_by_position: tuple[float, ...] = ()
     accepted_by_position: tuple[float, ...] = ()
     recent: Mapping[str, float] = field(default_factory=dict)
@@ -150,18 +67,32 @@ class Counters:
 
     @property
     def tokens_per_round(self) -> float | None:
-        """Generated / verified rounds, where all of them are counted."""
-        if not self.steps or self.generated is None:
+        """Tokens over all rounds of a server with drafts, where all are counted; bonus included."""
+        if self.steps and self.generated is not None:
+            return self.generated / self.steps
+        if self.drafts is not None and self.rounds and self.timed_tokens is not None:
+            return self.timed_tokens / self.rounds
+        return None
+
+    @property
+    def s_per_token(self) -> float | None:
+        """Seconds between tokens of an answer over those tokens; the prompt's is left out where the
+        server counts answers."""
+        if self.timed_s is None or not self.timed_tokens:
             return None
-        return self.generated / self.steps
+        return self.timed_s / self.timed_tokens
+
+    @property
+    def batch(self) -> float | None:
+        """Sequences in a forward, while there were any."""
+        if not self.engine_steps or self.sequences is None:
+            return None
+        return self.sequences / self.engine_steps
 
     @property
     def accepted_at(self) -> tuple[float, ...]:
-        """By position, the share of drafted rounds whose token there was accepted; where the server
-        counts what it drafted there, the share of those. Empty if it doesn't tell."""
-        if self.drafted_by_position:
-            pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=False)
-            return tuple(accepted / drafted for accepted, drafted in pairs if drafted)
+        """By position, the share of drafted rounds whose token there was accepted. Empty if the
+        server doesn't tell."""
         if not self.drafts:
             return ()
         return tuple(accepted / self.drafts for accepted in self.accepted_by_position)
@@ -177,7 +108,7 @@ class Counters:
 
         return Counters(
             self.server,
-            **{name: sums(name) for name in _SCALARS},
+            **{name: sums(name) for name in _SUMS},
             drafted_by_position=_add(self.drafted_by_position, other.drafted_by_position, sign),
             accepted_by_position=_add(self.accepted_by_position, other.accepted_by_position, sign),
             recent=self.recent,
@@ -190,72 +121,191 @@ class Counters:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Counters:
-        values = {one.name: document[one.name] for one in fields(cls)}
-        for name in ("drafted_by_position", "accepted_by_position"):
-            values[name] = tuple(map(float, values[name]))
+        values = {one.name: document[one.name] for one in fields(cls) if one.name in document}
+        for name in (*_SUMS, "started_s"):
+            values[name] = number_or_none(values.get(name))
+        for name in _BY_POSITION:
+            values[name] = tuple(map(number, values.get(name, ())))
+        values["recent"] = {key: number(each) for key, each in values.get("recent", {}).items()}
+        if not isinstance(values.get("server"), str | None):
+            raise TypeError(f"{values['server']!r:.40} is no server")
         return cls(**values)
 
 
-_SCALARS = ("drafts", "steps", "drafted", "accepted", "generated")
+def number(value: object) -> float:
+    """As a file may hold it. Raises TypeError for what is none, and ValueError for one that nobody
+    counts."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.40} is no number")
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no count")
+    return float(value)
 
 
-def read_counters(page: Page, model: str | None = None) -> Counters:
-    """What a page says, summed over its series (engines, ranks).
+def number_or_none(value: object) -> float | None:
+    return None if value is None else number(value)
 
-    model    whose counters, where the page has those of several
+
+_SUMS = (*SUMS, "sequences")
+_BY_POSITION = ("drafted_by_position", "accepted_by_position")
+
+
+def read_counters(
+    page: Page, model: str | None = None, labels: Mapping[str, str] | None = None
+) -> Counters:
+    """What a page says, summed over its series (engines, ranks, workers).
+
+    model     whose counters, where the page has those of several
+    labels    only series with these labels, such as one of a deployment's components
 
     Raises SettingError if it has several models and not this one.
     """
     dialect = dialect_of(page)
     if dialect is None:
         return Counters()
-    only = _only(page, dialect, model)
-
-    def total(name: str | None) -> float | None:
-        return None if name is None else page.total(name, **only)
-
-    def by_position(name: str | None) -> tuple[float, ...]:
-        found = {} if name is None else page.by_label(name, dialect.position, **only)
-        places = {int(place): value for place, value in found.items() if place.isdecimal()}
-        return tuple(places.get(i, 0.0) for i in range(max(places, default=-1) + 1))
-
-    drafted_there, accepted_there = (
-        by_position(name) for name in (dialect.drafted_by_position, dialect.accepted_by_position)
-    )
-    recent = {
-        ours: sum(sample.value for sample in found) / len(found)
-        for ours, name in dialect.recent.items()
-        if (found := page.named(name, **only))
-    }
-    drafts, drafted, accepted = map(total, (dialect.drafts, dialect.drafted, dialect.accepted))
+    look = _Look(page, dialect, {**(labels or {}), **_only(page, dialect, model)})
+    sums: dict[str, float | None] = {n: look.total(getattr(dialect, n)) for n in SUMS}
+    drafted_there = look.by_position(dialect.drafted_by_position)
+    accepted_there = look.by_position(dialect.accepted_by_position)
     if drafted_there:
-        drafts = drafted_there[0] if drafts is None else drafts  # each draft has a first token
-        drafted = sum(drafted_there) if drafted is None else drafted
-        accepted = sum(accepted_there) if accepted is None else accepted
+        # All three of the same answers: other sums may be of some that these don't count yet.
+        sums["drafts"] = drafted_there[0]  # each draft has a first token
+        sums["drafted"], sums["accepted"] = sum(drafted_there), sum(accepted_there)
+        accepted_there = _add(accepted_there, (0.0,) * len(drafted_there), 1)
+    if not dialect.timed_tokens:
+        sums["timed_tokens"] = _less(sums["generated"], sums["firsts"])
     return Counters(
         server=dialect.server,
-        drafts=drafts,
-        steps=total(dialect.steps),
-        drafted=drafted,
-        accepted=accepted,
-        generated=total(dialect.generated),
+        **sums,
+        sequences=_sequences(sums, look.mean(dialect.busy)),
         drafted_by_position=drafted_there,
         accepted_by_position=accepted_there,
-        recent=recent,
-        started_s=page.total("process_start_time_seconds"),
+        recent={
+            ours: value
+            for ours, name in dialect.recent.items()
+            if (value := look.mean((name,))) is not None
+        },
+        started_s=page.total(STARTED),
     )
 
 
-def dialect_of(page: Page) -> Dialect | None:
-    """Whose page it is, told by its names; None if it is nobody's we know."""
-    return next(
-        (d for d in DIALECTS if any(s.name.startswith(d.prefix) for s in page.samples)), None
-    )
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A page's series of one model, by any of a counter's names."""
+
+    page: Page
+    dialect: Dialect
+    only: Mapping[str, str]
+
+    def found(self, names: Names) -> list[Sample]:
+        """Of the first name that is there, with `_total` or without. What is no number counts
+        nothing."""
+        for name in names:
+            for spelt in (name, name.removesuffix("_total")):
+                samples = self.page.named(spelt, **self.only)
+                if finite := [one for one in samples if math.isfinite(one.value)]:
+                    return finite
+        return []
+
+    def total(self, names: Names) -> float | None:
+        values = [sample.value for sample in self.found(names)]
+        return sum(values, 0.0) if values else None
+
+    def mean(self, names: Names) -> float | None:
+        values = [sample.value for sample in self.found(names)]
+        return sum(values) / len(values) if values else None
+
+    def by_position(self, names: Names) -> tuple[float, ...]:
+        places: dict[int, float] = {}
+        for sample in self.found(names):
+            place = sample.labels.get(self.dialect.position, "")
+            if place.isdecimal():
+                places[int(place)] = places.get(int(place), 0.0) + sample.value
+        return tuple(places.get(i, 0.0) for i in range(max(places, default=-1) + 1))
 
 
-def says(server: str | None) -> tuple[str, ...]:
-    """What a server's counters mean, a sentence each."""
-    return next((d.says for d in DIALECTS if d.server == server), ())
+def load_of(
+    page: Page, model: str | None = None, labels: Mapping[str, str] | None = None
+) -> tuple[float | None, float | None]:
+    """Requests at work and in the queue, at this moment."""
+    dialect = dialect_of(page)
+    if dialect is None:
+        return None, None
+    look = _Look(page, dialect, {**(labels or {}), **_only(page, dialect, model)})
+    return look.total(dialect.running), look.total(dialect.waiting)
+
+
+def models_of(page: Page, model: str | None = None) -> set[str]:
+    """The models that a page counts for, by name; of several the chosen one."""
+    dialect = dialect_of(page)
+    names = set[str]() if dialect is None else page.values_of("model_name", dialect.prefixes)
+    return {model} if model in names else names
+
+
+SeriesKey = tuple[str, tuple[tuple[str, str], ...]]
+"""A name with its labels."""
+
+Series = Mapping[SeriesKey, float]
+"""Counters one by one."""
+
+
+def series_of(
+    page: Page, model: str | None = None, labels: Mapping[str, str] | None = None
+) -> Series:
+    """Each counter by itself: a sum over workers hides that one of them began anew."""
+    dialect = dialect_of(page)
+    if dialect is None:
+        return {}
+    only = {**(labels or {}), **_only(page, dialect, model)}
+    names = {*dialect.counters, *(name.removesuffix("_total") for name in dialect.counters)}
+    found = [sample for name in names for sample in page.named(name, **only)]
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for sample in (*found, *page.named(STARTED))
+        if math.isfinite(sample.value)
+    }
+
+
+def fell(before: Series, after: Series) -> str | None:
+    """What shows that a server began anew in between, so that a difference would mean nothing; None
+    if nothing does."""
+    for key, old in before.items():
+        new = after.get(key)
+        if new is None:
+            return f"{named(key)} is gone"
+        if key[0] == STARTED and new != old:
+            return f"the server's process started anew{_where(key)}"
+        if new < old:
+            return f"{named(key)} went back from {old:g} to {new:g}"
+    return None
+
+
+def named(key: SeriesKey) -> str:
+    """A series in words."""
+    return f"{key[0]}{_where(key)}"
+
+
+def _where(key: SeriesKey) -> str:
+    told = [f"{name} {value}" for name, value in key[1] if name in _TELLING]
+    return f" ({', '.join(told)})" if told else ""
+
+
+_TELLING = ("engine", "worker_id", "dp_rank", "page", "position", "token_position")
+
+
+def _less(generated: float | None, firsts: float | None) -> float | None:
+    return None if generated is None or firsts is None else generated - firsts
+
+
+def _sequences(sums: Mapping[str, float | None], busy: float | None) -> float | None:
+    """Sequences over all forwards: each round is one in one, and so is the forward that gives an
+    answer's first token."""
+    steps, rounds, firsts = (sums[name] for name in ("engine_steps", "rounds", "firsts"))
+    if steps is None:
+        return None
+    if busy is not None:
+        return busy * steps  # a mean since the start, not a gauge of now
+    return None if rounds is None or firsts is None else rounds + firsts
 
 
 def restarted(before: Counters, after: Counters) -> bool:
@@ -263,16 +313,17 @@ def restarted(before: Counters, after: Counters) -> bool:
     process is another, or a counter fell or vanished."""
     if before.started_s != after.started_s or before.server not in (None, after.server):
         return True  # a page may have no names of a server that was never asked
+    before = _as_counted(before, after)
 
-    def fell(old: float | None, new: float | None) -> bool:
+    def less(old: float | None, new: float | None) -> bool:
         return old is not None and (new is None or new < old)
 
     by_position = any(
-        fell(old, new)
-        for name in ("drafted_by_position", "accepted_by_position")
+        less(old, new)
+        for name in _BY_POSITION
         for old, new in zip(getattr(before, name), getattr(after, name), strict=False)
     )
-    return by_position or any(fell(getattr(before, n), getattr(after, n)) for n in _SCALARS)
+    return by_position or any(less(getattr(before, n), getattr(after, n)) for n in SUMS)
 
 
 def between(before: Counters, after: Counters) -> Counters | None:
@@ -280,13 +331,22 @@ def between(before: Counters, after: Counters) -> Counters | None:
     that appears with its first count began at 0."""
     if restarted(before, after):
         return None
+    before = _as_counted(before, after)
     started = {
         name: 0.0
-        for name in _SCALARS
+        for name in _SUMS
         if getattr(before, name) is None and getattr(after, name) is not None
     }
     zero = {one.name: getattr(before, one.name) for one in fields(before)} | started
     return after._joined(Counters(**zero), -1)
+
+
+def _as_counted(before: Counters, after: Counters) -> Counters:
+    """Where drafts are counted by position since the later reading only, the sums of the earlier
+    one are of other answers: these counts began at 0."""
+    if after.drafted_by_position and not before.drafted_by_position:
+        return replace(before, drafts=0.0, drafted=0.0, accepted=0.0)
+    return before
 
 
 def _add(ours: tuple[float, ...], theirs: tuple[float, ...], sign: int) -> tuple[float, ...]:
@@ -298,7 +358,7 @@ def _add(ours: tuple[float, ...], theirs: tuple[float, ...], sign: int) -> tuple
 
 
 def _only(page: Page, dialect: Dialect, model: str | None) -> dict[str, str]:
-    names = page.values_of("model_name", dialect.prefix)
+    names = page.values_of("model_name", dialect.prefixes)
     if len(names) < 2:
         return {}
     if model not in names:

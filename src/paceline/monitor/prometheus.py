@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from paceline.errors import EndpointError
 
 _MOST_BYTES = 16 * 2**20
+_CURE = "Give the address of a page of counters."
+_NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
+_LINE = re.compile(
+    rf"[ \t\r]*(?:(?P<name>{_NAME})(?=[ \t{{])"  # a sample
+    rf"|(?P<type>\#[ \t]*TYPE[ \t]+(?P<typed>{_NAME})[ \t])"
+    r"|\#|\{|\Z)"  # a comment, a name in quotes, nothing
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +30,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Page:
-    """A page's samples, in its order."""
+    """A page's samples, in its order.
+
+    others    names of samples that were on it and weren't read
+    """
 
     samples: tuple[Sample, ...]
+    others: frozenset[str] = frozenset()
 
     @cached_property
     def _by_name(self) -> dict[str, list[Sample]]:
@@ -32,6 +44,11 @@ class Page:
         for sample in self.samples:
             found.setdefault(sample.name, []).append(sample)
         return found
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All names on the page, read or not."""
+        return self.others | self._by_name.keys()
 
     def named(self, name: str, **labels: str) -> list[Sample]:
         """Samples of a name whose labels have these values."""
@@ -55,43 +72,90 @@ class Page:
                 found[key] = found.get(key, 0.0) + sample.value
         return found
 
-    def values_of(self, label: str, prefix: str) -> set[str]:
+    def values_of(self, label: str, prefixes: tuple[str, ...]) -> set[str]:
         """The values that a label has on samples whose names begin so."""
         return {
             sample.labels[label]
             for sample in self.samples
-            if sample.name.startswith(prefix) and label in sample.labels
+            if sample.name.startswith(prefixes) and label in sample.labels
         }
 
 
-def parse_page(text: str) -> Page:
-    """Read a page. Raises ValueError where the text is no such page."""
+def parse_page(text: str, wanted: Collection[str] | None = None) -> Page:
+    """Read a page. Raises ValueError where the text is no such page.
+
+    wanted    samples of these names are read, and others only looked at: a page of thousands of
+              series takes some milliseconds instead of half a second. None: all are read
+    """
     from prometheus_client.parser import text_string_to_metric_families
 
-    def samples() -> Iterator[Sample]:
-        for family in text_string_to_metric_families(text):
+    def samples(read: str) -> Iterator[Sample]:
+        for family in text_string_to_metric_families(read):
             for sample in family.samples:
                 yield Sample(sample.name, dict(sample.labels), float(sample.value))
 
     try:
-        page = Page(tuple(samples()))
+        kept, others = (text, frozenset[str]()) if wanted is None else _kept(text, wanted)
+        page = Page(tuple(samples(kept)), others)
     except (ValueError, KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"it isn't in Prometheus' text format ({error})") from None
-    if not page.samples and text.strip():
+    if not page.names and text.strip():
         raise ValueError("it isn't in Prometheus' text format")
     return page
+
+
+def _kept(text: str, wanted: Collection[str]) -> tuple[str, frozenset[str]]:
+    """The lines of wanted names with their types, and the names of all other samples. A type goes
+    along because a counter may be written without `_total`, which the parser then adds."""
+    kept, others = [], set()
+    for number, line in enumerate(text.split("\n"), 1):
+        found = _LINE.match(line)
+        if found is None:
+            raise ValueError(f"line {number} is {line[:40]!r}")
+        name = found["name"]
+        if name is not None:
+            if name in wanted or f"{name}_total" in wanted:
+                kept.append(line)
+            else:
+                others.add(name)
+        elif found["type"] is not None:
+            kept.append(line)
+    return "\n".join(kept), frozenset(others)
+
+
+def cut_off(text: str) -> str | None:
+    """How it shows that the end of a page is missing; None if it doesn't. The format ends every
+    line with a line feed, and a histogram's buckets are followed by its sum and count."""
+    if text and not text.endswith("\n"):
+        return "its last line doesn't end"
+    found = _LINE.match(text.rstrip().rpartition("\n")[2])
+    if found and (found["name"] or "").endswith("_bucket"):
+        return "it ends within a histogram"
+    return None
 
 
 class NoPage(EndpointError):
     """The server answers, and not with a page of counters."""
 
 
-def scrape(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 10.0) -> Page:
+class CutOff(EndpointError):
+    """A page of counters whose end is missing."""
+
+
+def scrape(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = 10.0,
+    wanted: Collection[str] | None = None,
+) -> Page:
     """Fetch a page and read it.
 
     headers    sent along, such as an authorisation
+    wanted     as `parse_page` takes it
 
-    Raises EndpointError if nobody answers there, and NoPage if something else does.
+    Raises EndpointError if nobody answers there, NoPage if something else does, and CutOff for a
+    page without its end.
     """
     import httpx
 
@@ -99,18 +163,30 @@ def scrape(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: flo
         answer = httpx.get(url, headers=dict(headers or {}), timeout=timeout_s)
     except httpx.InvalidURL as error:
         raise EndpointError(f"{url} is no address: {error}.", "Write http://HOST:PORT.") from None
+    except (httpx.LocalProtocolError, UnicodeEncodeError):
+        # The library repeats a header that can't be sent, and it may be a key.
+        raise EndpointError(
+            f"A header for {url} can't be sent as it is.", "Is the key that was given a whole one?"
+        ) from None
+    except httpx.RemoteProtocolError as error:
+        raise CutOff(f"{url} breaks off: {error}.", "Ask it again.") from None
     except httpx.HTTPError as error:
         raise EndpointError(
             f"{url} can't be reached: {error or type(error).__name__}.",
             "Check the address, and that the server runs.",
         ) from None
     if answer.status_code != httpx.codes.OK:
-        raise NoPage(f"{url} answers {answer.status_code}.", "Name the page with --metrics.")
+        raise NoPage(f"{url} answers {answer.status_code}.", _CURE)
     if len(answer.content) > _MOST_BYTES:
-        raise NoPage(f"{url} is {len(answer.content)} bytes long.", "Name a page of counters.")
+        raise NoPage(f"{url} is {len(answer.content)} bytes long.", _CURE)
+    text = answer.text
+    missing = cut_off(text)
     try:
-        return parse_page(answer.text)
+        page = parse_page(text if missing is None else text[: text.rfind("\n") + 1], wanted)
     except ValueError as error:
-        raise NoPage(
-            f"{url} is no page of counters: {error}.", "Name one with --metrics."
-        ) from None
+        raise NoPage(f"{url} is no page of counters: {error}.", _CURE) from None
+    if missing is None:
+        return page
+    if not page.names:
+        raise NoPage(f"{url} is no page of counters.", _CURE)
+    raise CutOff(f"{url} is cut off: {missing}.", "Ask again, without what cuts it.")

@@ -205,7 +205,7 @@ def acceptance(summary: EndpointSummary) -> Plot | None:
     )
     return Plot(
         "Acceptance by position, as the servers count it",
-        f"By position, the share of all {_whose(summary)} whose token there was accepted."
+        "By position, the share of all drafted rounds whose token there was accepted."
         f"{first_of(most, known)}",
         draw,
         Table(("position", *shares), rows, "Share accepted at a position"),
@@ -219,13 +219,3 @@ def _shares(summary: EndpointSummary, clients: int, server: str) -> tuple[float,
     while shares and not shares[-1]:
         shares = shares[:-1]
     return shares
-
-
-def _whose(summary: EndpointSummary) -> str:
-    found = [summary.result.counters(server, n) for n, server in summary.loads]
-    kinds = dict.fromkeys(
-        "drafted tokens there" if one.drafted_by_position else "drafted rounds"
-        for one in found
-        if one is not None and one.accepted_at
-    )
-    return " (or, where a server counts only those, ".join(kinds) + ")" * (len(kinds) - 1)

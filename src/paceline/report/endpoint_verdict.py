@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from paceline.measure.endpoint_remarks import clients_words
 from paceline.measure.endpoint_result import FIRST
+from paceline.measure.stats import FEW_PROMPTS
 from paceline.measure.wording import interval_words, verdict
 from paceline.report.endpoint_summary import EndpointSummary
-from paceline.report.summary import FEW_PROMPTS, is_slower
+from paceline.report.summary import is_slower
 from paceline.report.verdict import Verdict
 from paceline.report.words import count, seconds_words, times
 

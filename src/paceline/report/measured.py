@@ -141,7 +141,9 @@ def _targets(header: Header) -> list[Mapping[str, Any]]:
 
 
 def _target_facts(target: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    return ((f"target: {key}", _value(key, value)) for key, value in target.items())
+    """Without where its files lie, which is nobody's business who gets the page."""
+    shown = (item for item in target.items() if item[0] != "path")
+    return ((f"target: {key}", _value(key, value)) for key, value in shown)
 
 
 def _value(key: str, value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from paceline.measure.run import Described
-from paceline.measure.stats import Ratio
+from paceline.measure.stats import FEW_PROMPTS, Ratio
 from paceline.report import round_plots, speed_plots
 from paceline.report.document import (
     BEST,
@@ -22,7 +22,7 @@ from paceline.report.document import (
 )
 from paceline.report.measured import how_measured, resources
 from paceline.report.samples import samples
-from paceline.report.summary import FEW_PROMPTS, Group, Summary, is_slower, is_unclear
+from paceline.report.summary import Group, Summary, is_slower, is_unclear
 from paceline.report.texts import same_text
 from paceline.report.verdict import slower_sentence, verdicts
 from paceline.report.widths import policies, width_cost

@@ -15,9 +15,6 @@ from paceline.types import Round
 
 T = TypeVar("T")
 
-FEW_PROMPTS = 10
-"""Below so many, percentile intervals of a bootstrap are too narrow."""
-
 
 @dataclass(frozen=True, slots=True)
 class Group:

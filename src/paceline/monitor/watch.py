@@ -1,0 +1,234 @@
+"""Read a live server again and again: windows, and what happens between them."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit, urlunsplit
+
+from paceline.errors import EndpointError, SettingError
+from paceline.monitor.counters import dialect_of
+from paceline.monitor.dialects import DIALECTS, STARTED, WANTED, dialect_named
+from paceline.monitor.prometheus import CutOff, NoPage, Page, scrape
+from paceline.monitor.spread import LEAST_PARTS
+from paceline.monitor.window import Reading, Window, break_between, reading_of, window_of
+
+_PAGES = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whose first is JSON
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a deployment's counters are: a page, or one for each worker.
+
+    headers    of every request, such as an authorisation
+    labels     only series with these labels
+    """
+
+    pages: tuple[str, ...]
+    model: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 10.0
+
+    def read(self) -> Reading:
+        """Raises EndpointError for a page that can't be had, is cut off, or is of no server known,
+        and SettingError for one of several models where none was chosen."""
+        started = time.monotonic()
+        with ThreadPoolExecutor(len(self.pages)) as pool:
+            pages = list(pool.map(self._page, self.pages))
+        half = (time.monotonic() - started) / 2
+        return reading_of(pages, started + half, time.time() - half, self.model, self.labels)
+
+    def check(self) -> Reading:
+        """A first reading. Raises SettingError also for a model or a label that no page has: later
+        they may be missing for a while, as after a restart."""
+        for url in self.pages:
+            page = self._page(url)
+            dialect = dialect_of(page)
+            prefixes = () if dialect is None else dialect.prefixes
+            models = page.values_of("model_name", prefixes)
+            if self.model is not None and self.model not in models:
+                told = ", ".join(sorted(models)) or "none by name"
+                raise SettingError(
+                    f"{url} counts for {told}, not for {self.model}.", "Name one, or none."
+                )
+            for label, value in self.labels.items():
+                values = page.values_of(label, prefixes)
+                if value not in values:
+                    told = ", ".join(sorted(values)) or "is on none"
+                    raise SettingError(
+                        f"{url} has no series with {label}={value}; {label}: {told}.",
+                        "Name a label that is there.",
+                    )
+        return self.read()
+
+    def _page(self, url: str) -> Page:
+        page = scrape(url, headers=self.headers, timeout_s=self.timeout_s, wanted=WANTED)
+        if dialect_of(page) is None:
+            raise _unknown_server(url, page)
+        return page
+
+
+def find_pages(
+    urls: Sequence[str], *, headers: Mapping[str, str] | None = None, timeout_s: float = 10.0
+) -> tuple[str, ...]:
+    """Each server's page of counters: what was named if that has a path, else where servers have
+    it.
+
+    Raises EndpointError where nobody answers or nothing there is a page of counters.
+    """
+    return tuple(_find(url, headers or {}, timeout_s) for url in urls)
+
+
+def _find(url: str, headers: Mapping[str, str], timeout_s: float) -> str:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    path = parts.path.rstrip("/")
+    root = (parts.scheme, parts.netloc)
+    if path not in ("", "/v1"):
+        return urlunsplit((*root, path, parts.query, ""))
+    first: EndpointError | None = None
+    for page in (urlunsplit((*root, one, "", "")) for one in _PAGES):
+        try:
+            scrape(page, headers=headers, timeout_s=timeout_s, wanted=WANTED)
+        except NoPage as error:
+            first = first or error
+        else:
+            return page
+    assert first is not None
+    hints = " ".join(f"{name}: {hint}." for name, hint in _HINTS.items())
+    raise EndpointError(first.fact, f"Give the page's whole address, or turn it on. {hints}")
+
+
+_HINTS = {
+    "llama.cpp": "--metrics",
+    "SGLang": "--enable-metrics",
+    "TensorRT-LLM": "enable_iter_perf_stats and return_perf_metrics",
+    "Dynamo": "a worker's DYN_SYSTEM_PORT",
+}
+
+
+def _unknown_server(url: str, page: Page) -> EndpointError:
+    """The error for a page whose names are of nobody we know."""
+    names = sorted(name for name in page.names if name != STARTED)[:3]
+    known = ", ".join(dialect.server for dialect in DIALECTS)
+    return EndpointError(
+        f"{url} is the page of no server that Paceline knows; it has {', '.join(names) or 'none'} "
+        "and the like.",
+        f"Known: {known}, and Dynamo's workers of these (their own port, not the frontend's).",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A whole window, with the twin's of the same time if there is a twin."""
+
+    window: Window
+    baseline: Window | None = None
+
+
+Watched = Seen | str
+"""What `watch` gives: a window, or a sentence about what happened."""
+
+
+def watch(
+    source: Source,
+    *,
+    twin: Source | None = None,
+    window_s: float,
+    interval_s: float,
+    patience_s: float = math.inf,
+    stop: threading.Event | None = None,
+) -> Iterator[Watched]:
+    """Windows, one after another without a gap, until `stop` is set or patience ends.
+
+    twin         the same server without drafts, read at the same moments
+    window_s     least seconds of a window
+    interval_s   between two readings; a window has window_s / interval_s of them, and its spread
+                 is seen by them
+    patience_s   most seconds without a whole window; after them a sentence says so, and it ends
+
+    A server that doesn't answer for a while, a page cut off, and counters that went backwards are
+    told as sentences; after the last of these the window begins anew. The first reading must
+    succeed: raises EndpointError or SettingError.
+    """
+    stop = stop or threading.Event()
+    sources = (source,) if twin is None else (source, twin)
+    watched = _Watched(sources, [one.read() for one in sources])
+    yield from watched.missing()
+    due = closed = time.monotonic()
+    while True:
+        due = max(due + interval_s, time.monotonic())
+        if stop.wait(max(0.0, due - time.monotonic())):
+            return
+        yield from watched.read()
+        if watched.seconds >= window_s and watched.parts >= LEAST_PARTS:
+            yield watched.close()
+            closed = time.monotonic()
+        elif time.monotonic() - closed > patience_s:
+            yield f"No whole window came in {time.monotonic() - closed:,.0f} s: it is given up."
+            return
+
+
+class _Watched:
+    """Readings of the window that is open, of a server and perhaps its twin."""
+
+    def __init__(self, sources: Sequence[Source], first: Sequence[Reading]) -> None:
+        self.sources = sources
+        self.readings = [[one] for one in first]
+        self.known = [set(one.series) for one in first]
+        self.silent = False
+
+    @property
+    def seconds(self) -> float:
+        return self.readings[0][-1].at_s - self.readings[0][0].at_s
+
+    @property
+    def parts(self) -> int:
+        return len(self.readings[0]) - 1
+
+    def missing(self) -> Iterator[str]:
+        """What the first page lacks."""
+        counters = self.readings[0][0].counters
+        dialect = dialect_named(counters.server)
+        if not counters.has_drafts and dialect is not None:
+            yield f"{self.sources[0].pages[0]} counts no drafts. {dialect.turn_on}"
+
+    def read(self) -> Iterator[str]:
+        try:
+            with ThreadPoolExecutor(len(self.sources)) as pool:
+                found = list(pool.map(Source.read, self.sources))
+        except CutOff as error:
+            yield f"{error.fact} That reading is left out."
+            return
+        except EndpointError as error:
+            if not self.silent:
+                yield f"{error.fact} Readings are left out until it answers."
+            self.silent = True
+            return
+        if self.silent:
+            yield "It answers again."
+        self.silent = False
+        breaks = [
+            f"{whose}{reason}"
+            for whose, old, new, known in zip(
+                ("", "of the baseline, "), self.readings, found, self.known, strict=False
+            )
+            if (reason := break_between(old[-1], new, known)) is not None
+        ]
+        for one, known in zip(found, self.known, strict=True):
+            known |= one.series.keys()
+        if breaks:
+            yield f"Counts can't be compared: {breaks[0]}. The window is dropped."
+            self.readings = [[one] for one in found]
+            return
+        for readings, one in zip(self.readings, found, strict=True):
+            readings.append(one)
+
+    def close(self) -> Seen:
+        windows = [window_of(readings) for readings in self.readings]
+        self.readings = [readings[-1:] for readings in self.readings]
+        return Seen(windows[0], windows[1] if len(windows) > 1 else None)
