@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 #   make test TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-engines lint docs clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/pip install --quiet --no-deps --force-reinstall .
@@ -20,9 +20,15 @@ test: $(VENV)/test-ready lint
 	$(BIN)/paceline models pull smollm2-135m
 	$(BIN)/python -m pytest
 
+# What `paceline export` writes, against the engines themselves: long, and outside CI.
+test-engines: $(VENV)/test-ready
+	$(BIN)/pip install --quiet --no-deps --force-reinstall .
+	$(BIN)/python engine_checks/run.py
+	$(BIN)/python engine_checks/deployments.py
+
 lint: $(VENV)/test-ready
-	$(BIN)/ruff check src tests benchmarks examples scripts
-	$(BIN)/ruff format --check src tests benchmarks examples scripts
+	$(BIN)/ruff check src tests benchmarks examples scripts engine_checks
+	$(BIN)/ruff format --check src tests benchmarks examples scripts engine_checks
 	$(BIN)/mypy
 
 # The pages that are made from the program itself.

@@ -1,6 +1,7 @@
 """`paceline`: find the verb, run it, and turn faults into one line.
 
-Exit codes: 0 done; 1 a check failed or the run was interrupted; 2 a fault the user can mend.
+Exit codes: 0 done; 1 a check failed or the run was interrupted; 2 a fault the user can mend; 3 a
+live server's drafts lose (`watch`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ VERBS = (
     "report",
     "profile",
     "plan",
+    "export",
     "check",
     "simulate",
     "replay",
+    "watch",
     "derive",
+    "inspect",
     "tune",
     "models",
     "list",
@@ -48,7 +52,7 @@ def parser(verbs: Sequence[str] = VERBS) -> Parser:
     top.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
     places = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
     for verb in verbs:
-        name = "list_" if verb == "list" else verb
+        name = f"{verb}_" if verb in ("inspect", "list") else verb
         importlib.import_module(f"paceline.cli.{name}").add(places)
     return top
 

@@ -1,0 +1,1 @@
+"""A plan as the settings of the engines that people serve with."""

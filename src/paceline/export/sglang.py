@@ -1,0 +1,168 @@
+"""A plan as SGLang's flags."""
+
+from __future__ import annotations
+
+import json
+
+from paceline.economics.plan_document import Draft, PlanDocument
+from paceline.export.evidence import NO_DRAFT, undo
+from paceline.export.nearest import family_of
+from paceline.export.options import Options
+from paceline.export.rules import (
+    PENALTIES,
+    check_checkpoint,
+    check_draft_parallel,
+    check_no_model,
+    check_sampling,
+    check_vocabulary,
+    draft_place,
+    fixed_limit,
+    target_place,
+)
+from paceline.export.setup import Setup
+from paceline.export.versions import Table
+
+ALGORITHMS = {
+    "model": "STANDALONE",
+    "ngram": "NGRAM",
+    "eagle": "EAGLE",
+    "eagle3": "EAGLE3",
+    "mtp": "NEXTN",
+    "dflash": "DFLASH",
+}
+
+METRICS = ("--enable-metrics",)
+
+ADAPTIVE_FILE = "paceline-adaptive.json"
+
+Flags = dict[str, str]
+
+
+def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> Setup:
+    check_sampling(
+        plan.measured.sampling,
+        ("min_p", *PENALTIES),
+        table.name,
+        "doesn't apply that exactly while it verifies drafts",
+    )
+    check_draft_parallel(options, table.name)
+    target = target_place(plan, options, table.name)
+    family = family_of(draft, options, table, _offered(table))
+    algorithm = ALGORITHMS[family.name]
+    limit, remarks = fixed_limit(plan, options)
+    place = _place(plan, draft, options, table, family.name)
+    adaptive, files, said = _schedule(plan, options, table, algorithm)
+    flags: Flags = {"--speculative-algorithm": algorithm}
+    if place is not None:
+        flags["--speculative-draft-model-path"] = place
+    flags |= _lengths(algorithm, limit) | adaptive
+    if options.max_running is not None:
+        flags["--max-running-requests"] = str(options.max_running)
+    table.admit(flags)
+    said = (*family.remarks, *remarks, *said, *_traps(plan, options, algorithm, limit))
+    return Setup(
+        engine=table.engine,
+        version=table.version,
+        target=target,
+        draft=place,
+        arguments=tuple(part for flag in flags.items() for part in flag if part),
+        files=files,
+        metrics=METRICS,
+        remarks=(*said, undo("start SGLang without the --speculative flags")),
+    )
+
+
+def plain(plan: PlanDocument, options: Options, table: Table) -> Setup:
+    return Setup(
+        engine=table.engine,
+        version=table.version,
+        target=target_place(plan, options, table.name),
+        metrics=METRICS,
+        remarks=(NO_DRAFT,),
+    )
+
+
+def _place(
+    plan: PlanDocument, draft: Draft, options: Options, table: Table, family: str
+) -> str | None:
+    """Where the draft's model lies, if it needs one."""
+    if family == "ngram":
+        check_no_model(options, table.name)
+        return None
+    if family == "mtp" and not (options.draft_model or draft.model):
+        return None
+    place = draft_place(draft, options, table.name)
+    check_checkpoint(place, table, ALGORITHMS[family])
+    if family == "model":
+        check_vocabulary(plan, draft, place, table.name)
+    return place
+
+
+def _offered(table: Table) -> set[str]:
+    return {
+        family
+        for family, algorithm in ALGORITHMS.items()
+        if table.offers("--speculative-algorithm", algorithm)
+    }
+
+
+def _lengths(algorithm: str, limit: int) -> Flags:
+    """All of the lengths or none: SGLang refuses some of them, and its number of draft tokens
+    counts the root."""
+    rows = str(limit + 1)
+    if algorithm == "NGRAM":
+        return {"--speculative-num-draft-tokens": rows, "--speculative-ngram-max-bfs-breadth": "1"}
+    if algorithm == "DFLASH":
+        return {"--speculative-dflash-block-size": rows}
+    return {
+        "--speculative-num-steps": str(limit),
+        "--speculative-eagle-topk": "1",
+        "--speculative-num-draft-tokens": rows,
+    }
+
+
+def _schedule(
+    plan: PlanDocument, options: Options, table: Table, algorithm: str
+) -> tuple[Flags, dict[str, str], tuple[str, ...]]:
+    if not plan.schedule or options.limit is not None:
+        return {}, {}, ()
+    if algorithm not in table.read["adaptive"]:
+        return (
+            {},
+            {},
+            (
+                f"{table.name} has no schedule by batch size for {algorithm}: it drafts at every "
+                "load, also where the plan would not.",
+            ),
+        )
+    slots = {str(step.from_batch): {"candidate_steps": [step.limit]} for step in plan.schedule}
+    flags = {"--speculative-adaptive": "", "--speculative-adaptive-config": ADAPTIVE_FILE}
+    return (
+        flags,
+        {ADAPTIVE_FILE: json.dumps(slots, indent=1) + "\n"},
+        (
+            f"The schedule by batch size is in {ADAPTIVE_FILE}. SGLang ignores it, with a warning, "
+            "under attention data parallelism.",
+        ),
+    )
+
+
+def _traps(plan: PlanDocument, options: Options, algorithm: str, limit: int) -> tuple[str, ...]:
+    said = [
+        f"{limit + 1} draft tokens are {limit} drafted ones and the root, which SGLang counts too."
+    ]
+    if algorithm == "NGRAM":
+        said.append(
+            "A breadth of 1 keeps its drafts chains, as measured; SGLang's default is trees."
+        )
+    if options.max_running is None:
+        said.append(
+            "With drafts SGLang decodes at most 48 sequences together unless told otherwise: for a "
+            "fair comparison set --max-running-requests in both servers (here: --max-running N)."
+        )
+    if plan.measured.sampling.get("temperature"):
+        said.append(
+            "On CPU and XPU SGLang verifies greedily whatever the temperature: there its output is "
+            "not the target's law. On CUDA it is."
+        )
+    return tuple(said)
