@@ -132,6 +132,11 @@ def test_a_loaded_pair_becomes_a_plan_with_its_vocabulary(run) -> None:
 def test_a_plan_goes_over_a_plan_and_over_nothing_else(run, bench) -> None:
     for _ in range(2):
         assert run("plan", "--from", bench, "-o", "plan.json")[0] == 0
+    whole = Path("plan.json").read_text(encoding="utf-8")
+    for damaged in (whole.replace('"version": 1', '"version": 9'), whole[: len(whole) // 2]):
+        Path("plan.json").write_text(damaged, encoding="utf-8")
+        assert run("plan", "--from", bench, "-o", "plan.json")[0] == 0
+        assert Path("plan.json").read_text(encoding="utf-8") == whole
     before = Path(bench).read_bytes()
     for other in (bench, "notes.txt"):
         Path("notes.txt").write_text("mine", encoding="utf-8")
@@ -222,6 +227,7 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
         "list.json": ("is no file of Paceline's", "Give a file of"),
         "printed.json": ("is a 'paceline endpoint bench' as --json prints it", "Give a file"),
         "text.txt": ("is no JSON", "Give a file of"),
+        "deep.json": ("is nested too deeply", "Give a file of"),
         "empty.json": ("is no JSON", "Give a file of"),
         "nan.json": ("NaN is no number", "Give a file of"),
         "bytes.bin": ("is no text", "Give a file of"),
@@ -235,6 +241,7 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
     printed = {"kind": "paceline endpoint bench", "version": 2, "requests": []}
     Path("printed.json").write_text(json.dumps(printed), encoding="utf-8")
     Path("text.txt").write_text("hello", encoding="utf-8")
+    Path("deep.json").write_text("[" * 200_000, encoding="utf-8")
     Path("empty.json").write_text("", encoding="utf-8")
     Path("nan.json").write_text('{"kind": "paceline replay", "temperature": NaN}', encoding="utf-8")
     Path("bytes.bin").write_bytes(b"\xff\xfe\x00\x01")

@@ -18,6 +18,7 @@ from paceline.economics.plan_document import (
     PlanDocument,
     Step,
     Target,
+    calls_itself_plan,
     plan_from_json,
     read_plan,
 )
@@ -273,6 +274,39 @@ def test_a_number_that_is_none_is_refused_in_a_document_too() -> None:
     for path in ("mean_limit", "expected.break_even_tokens", "expected.gain.value"):
         with pytest.raises(DataError, match="is nan, not a number"):
             plan_from_json(changed(path, float("nan")))
+
+
+def test_a_number_too_large_for_a_float_and_too_deep_a_nest_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="mean_limit is 10+, not a number"):
+        plan_from_json(changed("mean_limit", 10**400))
+    path = tmp_path / "plan.json"
+    path.write_text("[" * 200_000, encoding="utf-8")
+    with pytest.raises(DataError, match="is nested too deeply"):
+        read_plan(path)
+    deep: Any = []
+    for _ in range(200_000):
+        deep = [deep]
+    with pytest.raises(DataError, match="is nested too deeply"):
+        plan_from_json(changed("limit", deep))
+
+
+def test_a_file_that_says_it_is_a_plan_is_one_though_it_cant_be_read(tmp_path: Path) -> None:
+    path, text = tmp_path / "plan.json", json.dumps(PLAN.as_json(), indent=1)
+    assert not calls_itself_plan(path)
+    ours = (text, text[:50], '{"version": 9, "kind": "paceline plan"}')
+    others = (
+        "",
+        "[1]",
+        "{}",
+        '{"kind": "paceline bench"}',
+        '{"note": "paceline plan"',
+        "[" * 200_000,
+    )
+    for content in (*ours, *others):
+        path.write_text(content, encoding="utf-8")
+        assert calls_itself_plan(path) == (content in ours), content[:50]
+    path.write_bytes(b"\xff\xfe\x00")
+    assert not calls_itself_plan(path)
 
 
 def test_every_type_of_a_field_can_be_read() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from plans import DRAFT, TARGET, plan, steps
 
-from paceline.economics.plan_document import PlanDocument
+from paceline.economics.plan_document import Expected, PlanDocument
 from paceline.errors import DataError, PacelineError, PairError, SettingError
 from paceline.export import versions
 from paceline.export.make import WRITERS, make_setup
@@ -23,12 +23,12 @@ ENGINES = list(KNOWN)
 
 
 def exported(engine: str, made: PlanDocument, **options: Any) -> Setup:
-    """llama-server is told of GGUF files, where the test names none itself."""
+    """A plan for llama-server is one of GGUF files, where the test names none itself."""
     if engine == "llama-server":
-        options.setdefault("target", GGUF["target"])
-        other = made.draft is not None and made.draft.kind in ("shared", "text")
-        if made.draft is not None and made.draft.model is not None and not other:
-            options.setdefault("draft_model", GGUF["draft_model"])
+        if "target" not in options:
+            made = replace(made, target=replace(made.target, path=GGUF["target"]))
+        if made.draft is not None and made.draft.model is not None and "draft_model" not in options:
+            made = replace(made, draft=replace(made.draft, model=GGUF["draft_model"]))
     return make_setup(engine, made, Options(**options))
 
 
@@ -201,6 +201,16 @@ def test_a_plan_without_a_draft_has_no_drafts_and_the_measurement(engine: str) -
     assert "1.62 times plain" in said(setup)
 
 
+def test_a_plan_that_was_asked_to_be_plain_says_no_gain() -> None:
+    made = plan("none", expected=Expected())
+    found = said(exported("vllm", made))
+    assert "Measured by a bench (run.jsonl) on 2026-11-30: owner/target, no draft." in found
+    assert "how much it gains" not in found
+    assert "how much it gains isn't in the plan" in said(
+        exported("vllm", plan(expected=Expected()))
+    )
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_schedule_that_never_drafts_is_plain_decoding(engine: str) -> None:
     setup = exported(engine, plan("lookup", schedule=steps((1, None, 0))))
@@ -219,9 +229,79 @@ def test_tensorrt_llms_older_version_has_older_names() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "key"), [("several", "drafts"), ("first", "parts"), ("cascade", "parts")]
+)
+def test_ours_runs_all_drafts_that_need_no_model(kind: str, key: str) -> None:
+    """A list of drafts beside the default one is named where our proposer reads it."""
+    parts = [
+        {"kind": "lookup", "name": "lookup", "model": None, "settings": {"min_match": 3}},
+        {"kind": "recycle", "name": "recycle", "model": None, "settings": {}},
+    ]
+    made = plan(kind, draft_model=None, draft_settings={key: parts})
+    setup = exported("vllm", made, ours=True)
+    named = {"drafts": ["lookup", "recycle"]}
+    assert json.loads(flags(setup)["--additional-config"]) == {"paceline": named}
+    assert "no part of the speculative config" in said(setup)
+    assert "in place of the plan's min_match 3" in said(setup)
+    with_model = [*parts, {"kind": "model", "name": "m", "model": DRAFT, "settings": {}}]
+    strange = plan(kind, draft_model=None, draft_settings={key: with_model})
+    assert "runs lookup and recycle" in refusal("vllm", strange, ours=True).fact
+    no_kind = plan(kind, draft_model=None, draft_settings={key: [{"kind": []}]})
+    assert "runs lookup and recycle" in refusal("vllm", no_kind, ours=True).fact
+    for wrong in ("lookup", [1], {"lookup": 1}):
+        damaged = plan(kind, draft_model=None, draft_settings={key: wrong})
+        assert isinstance(refusal("vllm", damaged, ours=True), DataError)
+
+
+def test_ours_is_told_of_recycling_only_where_the_plan_has_it() -> None:
+    from paceline.integrations.vllm import _drafts
+
+    alone = flags(exported("vllm", plan("recycle"), ours=True))["--additional-config"]
+    assert list(_drafts(json.loads(alone)["paceline"])) == ["recycle"]
+    for kind in ("lookup", "ngram"):
+        setup = exported("vllm", plan(kind), ours=True)
+        assert "--additional-config" not in flags(setup)
+        assert ("judge it anew" in said(setup)) == (kind == "ngram")
+    assert list(_drafts({})) == ["lookup"], "what the proposer runs where it is told nothing"
+
+
+def test_ours_says_that_a_schedule_is_not_written_and_has_no_draft_to_split() -> None:
+    setup = exported("vllm", plan("lookup", schedule=FALLING), ours=True)
+    assert "schedule by batch size is not written" in said(setup)
+    assert "schedule" not in said(exported("vllm", plan("lookup"), ours=True))
+    error = refusal("vllm", plan("lookup"), ours=True, draft_tensor_parallel=1)
+    assert "has no model" in error.fact
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lengths_that_n_grams_match_are_said_where_others_were_measured(engine: str) -> None:
+    written = {
+        "vllm": "from 6 to 6 tokens",
+        "sglang": "no setting for the shortest match",
+        "tensorrt-llm": "at most 2 tokens",
+        "llama-server": "exactly 6 tokens",
+    }
+    for kind in ("lookup", "ngram"):
+        found = said(exported(engine, plan(kind, draft_settings={"min_match": 6})))
+        assert "measured with matches of 6 tokens or more" in found
+        assert written[engine] in found
+    assert "matched isn't in it" in said(exported(engine, plan("ngram")))
+    assert "matched isn't in it" not in said(exported(engine, plan("lookup")))
+    assert "at most 2 tokens" in said(exported("tensorrt-llm", plan("lookup")))
+
+
 def test_a_repository_of_gguf_files_is_named_as_one() -> None:
     found = flags(exported("llama-server", plan("model"), draft_model="owner/name-GGUF:Q4_1"))
     assert found["--spec-draft-hf"] == "owner/name-GGUF:Q4_1"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["./drat", "../drat", "~/drat", "/drat", ".\\drat", "a/b/c", "a b/c", "name", "a/b:", "a/"],
+)
+def test_a_mistyped_path_is_no_repository(place: str) -> None:
+    assert "no GGUF file" in refusal("llama-server", plan("model"), draft_model=place).fact
 
 
 # Schedules by batch size
@@ -261,6 +341,14 @@ def test_sglang_takes_the_schedule_for_eagle_only() -> None:
     assert "no schedule by batch size" in said(other)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_what_schedules_dont_know_is_said_of_each_engine_that_goes_on(engine: str) -> None:
+    ending = plan("eagle3", schedule=steps((1, 2, 4), (3, 8, 2)))
+    assert "batches above 8" in said(exported(engine, ending))
+    assert "with the last entry, 2" in said(exported(engine, ending))
+    assert "Nothing is known of b" not in said(exported(engine, plan("eagle3", schedule=FALLING)))
+
+
 def test_other_tokens_of_one_size_are_refused_wherever_a_model_drafts() -> None:
     other = {"draft_vocabulary_hash": "b", "target_vocabulary_hash": "a"}
     for engine in ("vllm", "sglang", "llama-server"):
@@ -296,6 +384,25 @@ def test_a_limit_that_is_given_replaces_the_schedule() -> None:
     setup = exported("vllm", plan("eagle3", schedule=FALLING), limit=3)
     assert setup.config["num_speculative_tokens"] == 3
     assert "num_speculative_tokens_per_batch_size" not in setup.config
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("schedule", "where"),
+    [
+        (FALLING, "also at batches of 33 and more"),
+        (steps((1, 2, 0), (3, 3, 0), (4, 8, 4)), "at batches of 1 to 2 and a batch of 3,"),
+        (steps((1, 8, 4), (9, None, 2)), "drafts go on."),
+    ],
+)
+def test_that_a_given_limit_drafts_where_the_plan_does_not_is_said(
+    engine: str, schedule: Any, where: str
+) -> None:
+    found = said(exported(engine, plan("model", schedule=schedule), limit=3))
+    assert "With --limit the plan's schedule by batch size is gone" in found
+    assert where in found
+    assert "no schedule by batch size" not in found, "it is said once"
+    assert "schedule" not in said(exported(engine, plan("model"), limit=3))
 
 
 # What is refused
@@ -405,6 +512,30 @@ def test_vocabularies_of_equal_size_and_other_tokens_are_refused() -> None:
         assert "not the same ones" in refusal(engine, made).fact
 
 
+def test_a_model_that_was_replaced_is_not_judged_by_the_plans() -> None:
+    """The plan's draft doesn't fit, and the one that is named may; the other way round too."""
+    unfit = plan("model", draft_vocabulary_size=49000, draft_vocabulary_hash="a")
+    assert isinstance(refusal("vllm", unfit, draft_model=DRAFT), PairError), "it is the plan's own"
+    assert isinstance(refusal("vllm", unfit, target=TARGET), PairError)
+    for engine in ("vllm", "sglang", "tensorrt-llm"):
+        other = said(exported(engine, unfit, draft_model="owner/fits"))
+        assert "nothing is known of the draft owner/fits" in other
+        assert "nothing is known of the target owner/o" in said(
+            exported(engine, unfit, target="owner/o")
+        )
+    renamed = said(exported("llama-server", unfit, target="o.gguf", draft_model="f.gguf"))
+    assert "nothing is known of the draft f.gguf and the target o.gguf" in renamed
+    unlike = plan("model", draft_vocabulary_hash="a", target_vocabulary_hash="b")
+    exported("vllm", unlike, draft_model="owner/fits")
+    exported("vllm", unlike, target="owner/o")
+
+
+def test_what_of_the_vocabularies_was_checked_is_said() -> None:
+    assert "Whether their tokens do was not checked" in said(exported("vllm", plan("model")))
+    same = plan("model", draft_vocabulary_hash="a", target_vocabulary_hash="a")
+    assert "not checked" not in said(exported("vllm", same))
+
+
 def test_a_drafts_tensor_parallelism_is_the_targets() -> None:
     model = plan("model")
     parallel = exported("vllm", model, tensor_parallel=2, draft_tensor_parallel=2)
@@ -448,10 +579,29 @@ def test_a_draft_that_lies_nowhere_is_refused() -> None:
         assert "--draft-model" in refusal(engine, made).cure
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\x00b", " ", "-rf"])
-def test_names_that_are_none_are_refused(name: str) -> None:
-    refusal("vllm", plan(), target=name)
-    refusal("vllm", plan("model"), draft_model=name)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "name", ["a\nb", "a\x00b", " ", "-rf", "\x1b[31m.gguf", "a/" * 2500, "é" * 2100]
+)
+def test_names_that_are_none_are_refused(engine: str, name: str) -> None:
+    """Before anything looks at the disk, or says the name."""
+    for error in (
+        refusal(engine, plan(), target=name),
+        refusal(engine, plan("model"), draft_model=name),
+        refusal(engine, plan("model", target_path=name), target=None),
+    ):
+        assert "model's name" in error.fact
+        assert error.fact.isprintable()
+        assert len(error.fact) < 300
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_name_that_no_file_may_have_is_not_here(engine: str) -> None:
+    """It is one that Linux refuses to look for; a repository's may be as long."""
+    long = "owner/" + "x" * 300 + (".gguf" if engine == "llama-server" else "")
+    setup = exported(engine, plan("model"), draft_model=long, target=long)
+    assert setup.draft == long
+    assert "nothing is known of the draft" in said(setup)
 
 
 def test_ours_is_refused_where_it_runs_nothing() -> None:

@@ -44,6 +44,17 @@ def test_the_files_say_how_large_a_vocabulary_is(
         make_setup(engine, plan("model"), Options(draft_model=str(place)))
 
 
+def test_a_target_that_lies_here_says_its_own(tiny: ModuleType, tmp_path: Path) -> None:
+    place = str(tiny.write(tmp_path / "target", tiny.model_config(), tiny.model_tensors()))
+    with pytest.raises(PairError, match="49,152 tokens and the target 40"):
+        make_setup("vllm", plan("model"), Options(target=place))
+    both = make_setup("vllm", plan("model"), Options(target=place, draft_model=place))
+    assert "sizes that fit" in " ".join(both.remarks)
+    (tmp_path / "empty").mkdir()
+    unread = make_setup("vllm", plan("model"), Options(target=str(tmp_path / "empty")))
+    assert "nothing is known of the target" in " ".join(unread.remarks)
+
+
 def test_a_directory_that_the_engine_doesnt_load_is_refused(
     tiny: ModuleType, tmp_path: Path
 ) -> None:

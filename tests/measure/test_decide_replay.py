@@ -174,6 +174,35 @@ def test_what_does_not_clearly_pay_is_plain_decoding(value, spread, why) -> None
     assert plan.remarks[1].startswith(why)
 
 
+def test_a_better_one_in_doubt_hides_none_that_pays() -> None:
+    """At either batch the largest limit has the largest gain, and an interval that reaches 1."""
+    gains = {"lookup:1": 1.2, "lookup:3": 1.3, "lookup:7": 1.5}
+    found = document({1: gains, 4: {**gains, "lookup:3": 1.25, "lookup:7": 1.1}})
+    for batch, name in (("1", "lookup:7"), ("4", "lookup:3")):
+        price = found["predicted"][batch]["policies"][name]["all"]
+        price["times_plain"] |= {"low": 0.95, "high": 2.4}
+    plan = checked(decide_replay(found))
+    assert plan.measured.configuration == "lookup:3"
+    assert plan.remarks[1] == (
+        "Not chosen: lookup:7, 1.50 times plain (95 % interval 0.95 to 2.40): its interval "
+        "reaches 1."
+    )
+    assert plan.schedule == (
+        Step(from_batch=1, to_batch=1, limit=3),
+        Step(from_batch=2, to_batch=4, limit=1),
+    )
+    named = checked(decide_replay(found, configuration="lookup:1"))
+    assert not any(said.startswith("Not chosen") for said in named.remarks)
+
+
+@pytest.mark.parametrize("value", [10**400, float("inf")])
+def test_a_gain_that_is_no_finite_number_is_refused(value: float) -> None:
+    found = document({1: {"lookup:3": 1.4}})
+    found["predicted"]["1"]["policies"]["lookup:3"]["all"]["times_plain"]["high"] = value
+    with pytest.raises(DataError, match="replay.json can't be read"):
+        decide_replay(found, file="replay.json")
+
+
 def test_one_answer_is_no_evidence() -> None:
     one = document({1: {"lookup:3": 1.5}})
     for each in one["predicted"]["1"]["policies"]["lookup:3"].values():

@@ -54,6 +54,8 @@ def _gain(plan: PlanDocument) -> str:
     where = f" ({measured.file})" if measured.file else ""
     on = f" on {measured.when[:10]}" if measured.when else ""
     how = f"{_HOW[measured.source]}{where}{on}"
+    if gain is None and plan.draft is None:  # asked for, or nothing paid: a remark says which
+        return f"{how[0].upper()}{how[1:]}: {of}."
     if gain is None:
         return f"{of}: how much it gains isn't in the plan. It was {how}."
     return f"{how[0].upper()}{how[1:]}: {of}, {_times(gain)}."

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
 
 from paceline.economics.plan_document import Draft, PlanDocument
 from paceline.errors import SettingError
+from paceline.export.cluster import is_path
 from paceline.export.evidence import NO_DRAFT, undo
 from paceline.export.nearest import family_of
 from paceline.export.options import Options
@@ -16,6 +17,8 @@ from paceline.export.rules import (
     check_vocabulary,
     fixed_limit,
     is_gguf,
+    is_here,
+    match_lengths,
     shortest_match,
 )
 from paceline.export.setup import Setup
@@ -38,14 +41,16 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
     target = _target(plan, options, table)
     family = family_of(draft, options, table, _offered(table))
     limit, remarks = fixed_limit(plan, options)
-    place = _place(plan, draft, options, table, family.name)
+    place, unchecked = _place(plan, draft, options, table, family.name)
     flags = {"--spec-type": TYPES[family.name]}
     if place is not None:
         flags["--spec-draft-model" if is_gguf(place) else "--spec-draft-hf"] = place
     if family.name != "ngram":
         flags["--spec-draft-n-max"] = str(limit)
     if family.name in ("ngram", "ngram+model"):
-        flags["--spec-ngram-simple-size-n"] = str(shortest_match(draft))
+        least = shortest_match(draft)
+        remarks += match_lengths(draft, f"llama-server is told to match exactly {least} tokens")
+        flags["--spec-ngram-simple-size-n"] = str(least)
         flags["--spec-ngram-simple-size-m"] = str(limit)
     _admit(table, flags)
     return Setup(
@@ -58,7 +63,8 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
         remarks=(
             *family.remarks,
             *remarks,
-            *_no_schedule(plan),
+            *unchecked,
+            *_no_schedule(plan, options),
             "If its drafts can't be loaded, llama-server serves without them and only logs that: "
             "see that timings.draft_n is above 0 in an answer.",
             undo("start llama-server without the --spec flags"),
@@ -103,34 +109,40 @@ def _target(plan: PlanDocument, options: Options, table: Table) -> str:
 
 def _place(
     plan: PlanDocument, draft: Draft, options: Options, table: Table, family: str
-) -> str | None:
-    """Where the draft's model lies, if it needs one: a GGUF file, or a repository of some
-    (`owner/name`, `owner/name:quantisation`)."""
+) -> tuple[str | None, tuple[str, ...]]:
+    """Where the draft's model lies, if it needs one (a GGUF file, or a repository of some), and
+    what was not checked of it."""
     if family == "ngram":
         check_no_model(options, table.name)
-        return None
+        return None, ()
     place = options.draft_model or draft.model
     if place is None:
         if family == "mtp":  # its layers are in the target's file
-            return None
+            return None, ()
         raise SettingError(
             f"The plan doesn't say where the draft {draft.name!r} lies.",
             "Name its model with --draft-model FILE.gguf.",
         )
-    repository = options.draft_model is not None and place.count("/") == 1
-    if not is_gguf(place) and not (repository and not Path(place).exists()):
+    if not is_gguf(place) and not (options.draft_model is not None and _is_repository(place)):
         raise SettingError(
             f"The draft {place} is no GGUF file, and llama-server loads nothing else.",
             "Name the same model's with --draft-model FILE.gguf or owner/name of a repository.",
         )
     check_checkpoint(place, table, TYPES[family].split(",")[-1])
     if family in ("model", "ngram+model"):
-        check_vocabulary(plan, draft, place, table.name, table.read["most_extra_tokens"])
-    return place
+        extra = table.read["most_extra_tokens"]
+        return place, check_vocabulary(plan, options, draft, place, table.name, extra)
+    return place, ()
 
 
-def _no_schedule(plan: PlanDocument) -> tuple[str, ...]:
-    if not plan.schedule:
+def _is_repository(place: str) -> bool:
+    """`owner/name` or `owner/name:quantisation`, where no directory here has that name."""
+    named = re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", place, re.ASCII)
+    return named is not None and not is_path(place) and not is_here(place)
+
+
+def _no_schedule(plan: PlanDocument, options: Options) -> tuple[str, ...]:
+    if not plan.schedule or options.limit is not None:  # which is said with --limit
         return ()
     return (
         "llama-server has no schedule by batch size: it drafts at every load, also where the plan "

@@ -10,7 +10,7 @@ from paceline.errors import SettingError
 from paceline.export import llama_server, sglang, tensorrt_llm, vllm
 from paceline.export.evidence import evidence, renamed
 from paceline.export.options import Options
-from paceline.export.rules import check_evidence
+from paceline.export.rules import check_evidence, check_place
 from paceline.export.setup import Setup
 from paceline.export.versions import TITLES, Table, table
 
@@ -43,13 +43,13 @@ def make_setup(engine: str, plan: PlanDocument, options: Options) -> Setup:
     _check_options(engine, options)
     check_evidence(plan)
     draft = _draft_in_use(plan)
+    check_place(options.target or plan.target.path or plan.target.name)
+    check_place(options.draft_model or (None if draft is None else draft.model))
     if draft is None:
         _check_plain(options)
         setup = WRITERS[engine].plain(plan, options, known)
     else:
         setup = WRITERS[engine].setup(plan, options, known, draft)
-    for place in (setup.target, setup.draft):
-        _check_place(place)
     return replace(
         setup,
         tensor_parallel=options.tensor_parallel or 1,
@@ -85,20 +85,4 @@ def _check_options(engine: str, options: Options) -> None:
         raise SettingError(
             f"--max-running is {options.max_running}, and only SGLang changes it with drafts.",
             "Leave it out.",
-        )
-
-
-def _check_place(place: str | None) -> None:
-    """A name goes into commands and files: it may need quoting, but must be a name."""
-    if place is None:
-        return
-    if not place.strip() or not place.isprintable():
-        raise SettingError(
-            f"The model's name {place!r} is empty or has characters that can't be printed.",
-            "Rename it.",
-        )
-    if place.startswith("-"):
-        raise SettingError(
-            f"The model's name {place!r} begins with a dash, which engines take for an option.",
-            f"Name it as ./{place}, or by its whole path.",
         )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.economics.plan_document import Draft, PlanDocument
-from paceline.errors import DataError, PairError, SettingError
+from paceline.economics.plan_document import Draft, PlanDocument, Step
+from paceline.errors import DataError, PacelineError, PairError, SettingError
 from paceline.export.options import Options
 from paceline.export.versions import Table
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 GGUF = ".gguf"
 
 SHORTEST_MATCH = 2
+
+LONGEST_PLACE = 4096  # bytes of a path, on Linux
 
 
 def shortest_match(draft: Draft) -> int:
@@ -31,6 +33,20 @@ def shortest_match(draft: Draft) -> int:
             "It must be 1 or more tokens.",
         )
     return found
+
+
+def match_lengths(draft: Draft, how: str) -> tuple[str, ...]:
+    """What must be said where an engine's n-grams match other lengths than were measured. That a
+    lookup without a length of its own is another draft is said anyway.
+
+    how    which lengths the engine matches
+    """
+    least = draft.settings.get("min_match")
+    if least is not None:
+        return (f"The plan was measured with matches of {least} tokens or more; {how}.",)
+    if draft.kind == "ngram":
+        return (f"Which lengths the plan's n-grams matched isn't in it; {how}. Compare the two.",)
+    return ()
 
 
 def check_evidence(plan: PlanDocument) -> None:
@@ -48,7 +64,8 @@ def fixed_limit(plan: PlanDocument, options: Options) -> tuple[int, tuple[str, .
     Raises SettingError where our policy chose and the plan doesn't say how much on average.
     """
     if options.limit is not None:
-        return options.limit, (f"The limit of {options.limit} was given with --limit.",)
+        given = f"The limit of {options.limit} was given with --limit."
+        return options.limit, (given, *_schedule_gone(plan))
     if plan.schedule and (most := max(step.limit for step in plan.schedule)):
         return most, ()
     if plan.limit:
@@ -64,6 +81,34 @@ def fixed_limit(plan: PlanDocument, options: Options) -> tuple[int, tuple[str, .
         f"Paceline's policy chose each round how far to draft, {plan.mean_limit:.1f} tokens on "
         f"average. The engine takes one number and drafts up to {limit} whether that pays or not: "
         "expect less than the plan's gain.",
+    )
+
+
+def _schedule_gone(plan: PlanDocument) -> tuple[str, ...]:
+    """What must be said where --limit is in the place of the plan's schedule."""
+    if not plan.schedule:
+        return ()
+    plain = [_batches(step) for step in plan.schedule if not step.limit]
+    lost = f", also at {' and '.join(plain)}, where the plan doesn't draft" if plain else ""
+    return (f"With --limit the plan's schedule by batch size is gone: drafts go on{lost}.",)
+
+
+def _batches(step: Step) -> str:
+    if step.to_batch is None:
+        return f"batches of {step.from_batch} and more"
+    if step.to_batch == step.from_batch:
+        return f"a batch of {step.from_batch}"
+    return f"batches of {step.from_batch} to {step.to_batch}"
+
+
+def beyond_schedule(plan: PlanDocument, name: str) -> tuple[str, ...]:
+    """What must be said of an engine that goes on with a schedule's last entry."""
+    last = plan.schedule[-1]
+    if last.to_batch is None:
+        return ()
+    return (
+        f"Nothing is known of batches above {last.to_batch}: there {name} goes on with the last "
+        f"entry, {last.limit}.",
     )
 
 
@@ -91,17 +136,24 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 def check_vocabulary(
-    plan: PlanDocument, draft: Draft, place: str, name: str, most_extra: int = 0
-) -> None:
-    """Raises PairError for a draft model whose vocabulary the engine refuses. Where its files are
-    here, they say how large that is.
+    plan: PlanDocument, options: Options, draft: Draft, place: str, name: str, most_extra: int = 0
+) -> tuple[str, ...]:
+    """Raises PairError for a draft model whose vocabulary the engine refuses; what of that was not
+    checked otherwise. The plan knows the models it was made with, and files that lie here tell of
+    themselves; of others nothing is known.
 
     most_extra    tokens by which the sizes may differ there
     """
     target = plan.target
-    ours, theirs = _vocabulary_here(place) or draft.vocabulary_size, target.vocabulary_size
+    target_own = options.target in (None, target.path, target.name)
+    draft_own = options.draft_model in (None, draft.model)
+    here = options.target or target.path or target.name
+    ours = _vocabulary_here(place) or (draft.vocabulary_size if draft_own else None)
+    theirs = (target.vocabulary_size if target_own else None) or _vocabulary_here(here)
     if ours is None or theirs is None:
-        return
+        sizes = {f"the draft {place}": ours, f"the target {here}": theirs}
+        whose = " and ".join(one for one, size in sizes.items() if size is None)
+        return (f"Whether the vocabularies fit was not checked: nothing is known of {whose}.",)
     if abs(ours - theirs) > most_extra:
         allowed = f"at most {most_extra} tokens apart" if most_extra else "equal"
         raise PairError(
@@ -111,24 +163,56 @@ def check_vocabulary(
             "without --vocabulary.",
         )
     hashes = (draft.vocabulary_hash, target.vocabulary_hash)
-    if ours == theirs and None not in hashes and hashes[0] != hashes[1]:
+    if not (target_own and draft_own) or None in hashes:
+        return ("The vocabularies have sizes that fit. Whether their tokens do was not checked.",)
+    if ours == theirs and hashes[0] != hashes[1]:
         raise PairError(
             f"Draft and target have {ours:,} tokens each, but not the same ones; {name} would "
             "draft with the wrong meaning.",
             "Use a draft with the target's own tokenizer.",
         )
+    return ()
 
 
 def _vocabulary_here(place: str) -> int | None:
-    try:
-        here = Path(place).exists()
-    except OSError:  # a name that no file may have
-        here = False
-    if not here:
+    """Tokens of a model whose files lie here and can be read as one."""
+    if not is_here(place):
         return None
     from paceline.checkpoints.read import read
 
-    return read(place).vocabulary_size
+    try:
+        return read(place).vocabulary_size
+    except PacelineError:
+        return None
+
+
+def is_here(place: str) -> bool:
+    """Whether a model's name is that of a file or directory here."""
+    try:
+        return Path(place).exists()
+    except (OSError, ValueError):  # a name that no file may have
+        return False
+
+
+def check_place(place: str | None) -> None:
+    """A name goes into commands and files: it may need quoting, but must be a name."""
+    if place is None:
+        return
+    if not place.strip() or not place.isprintable():
+        raise SettingError(
+            f"The model's name {place[:80]!r} is empty or has characters that can't be printed.",
+            "Rename it.",
+        )
+    if len(place.encode()) > LONGEST_PLACE:
+        raise SettingError(
+            f"The model's name {place[:40]!r}… has {len(place):,} characters.",
+            f"No path has more than {LONGEST_PLACE:,} bytes: name it by a shorter one.",
+        )
+    if place.startswith("-"):
+        raise SettingError(
+            f"The model's name {place!r} begins with a dash, which engines take for an option.",
+            f"Name it as ./{place}, or by its whole path.",
+        )
 
 
 def check_draft_parallel(options: Options, name: str) -> None:
@@ -194,7 +278,7 @@ def check_checkpoint(place: str, table: Table, method: str | None) -> Loads | No
     Raises DataError for files that can't be read, PairError for a draft that this version doesn't
     load, or not by that method.
     """
-    if not Path(place).exists():
+    if not is_here(place):
         return None
     from paceline.checkpoints.loaders import loads
     from paceline.checkpoints.read import read

@@ -10,6 +10,7 @@ from paceline.export.nearest import family_of
 from paceline.export.options import Options
 from paceline.export.rules import (
     PENALTIES,
+    beyond_schedule,
     check_checkpoint,
     check_draft_parallel,
     check_no_model,
@@ -17,6 +18,7 @@ from paceline.export.rules import (
     check_vocabulary,
     draft_place,
     fixed_limit,
+    match_lengths,
     target_place,
 )
 from paceline.export.setup import Setup
@@ -50,7 +52,7 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
     family = family_of(draft, options, table, _offered(table))
     algorithm = ALGORITHMS[family.name]
     limit, remarks = fixed_limit(plan, options)
-    place = _place(plan, draft, options, table, family.name)
+    place, unchecked = _place(plan, draft, options, table, family.name)
     adaptive, files, said = _schedule(plan, options, table, algorithm)
     flags: Flags = {"--speculative-algorithm": algorithm}
     if place is not None:
@@ -59,7 +61,11 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
     if options.max_running is not None:
         flags["--max-running-requests"] = str(options.max_running)
     table.admit(flags)
-    said = (*family.remarks, *remarks, *said, *_traps(plan, options, algorithm, limit))
+    said = (*family.remarks, *remarks, *unchecked, *said, *_traps(plan, options, algorithm, limit))
+    if algorithm == "NGRAM":
+        said += match_lengths(
+            draft, "SGLang has no setting for the shortest match, and its own rules"
+        )
     return Setup(
         engine=table.engine,
         version=table.version,
@@ -84,18 +90,18 @@ def plain(plan: PlanDocument, options: Options, table: Table) -> Setup:
 
 def _place(
     plan: PlanDocument, draft: Draft, options: Options, table: Table, family: str
-) -> str | None:
-    """Where the draft's model lies, if it needs one."""
+) -> tuple[str | None, tuple[str, ...]]:
+    """Where the draft's model lies, if it needs one, and what was not checked of it."""
     if family == "ngram":
         check_no_model(options, table.name)
-        return None
+        return None, ()
     if family == "mtp" and not (options.draft_model or draft.model):
-        return None
+        return None, ()
     place = draft_place(draft, options, table.name)
     check_checkpoint(place, table, ALGORITHMS[family])
     if family == "model":
-        check_vocabulary(plan, draft, place, table.name)
-    return place
+        return place, check_vocabulary(plan, options, draft, place, table.name)
+    return place, ()
 
 
 def _offered(table: Table) -> set[str]:
@@ -143,6 +149,7 @@ def _schedule(
         (
             f"The schedule by batch size is in {ADAPTIVE_FILE}. SGLang ignores it, with a warning, "
             "under attention data parallelism.",
+            *beyond_schedule(plan, "SGLang"),
         ),
     )
 

@@ -19,6 +19,7 @@ from paceline.export.rules import (
     check_vocabulary,
     draft_place,
     fixed_limit,
+    match_lengths,
     target_place,
 )
 from paceline.export.setup import Setup
@@ -43,6 +44,12 @@ LARGEST_BATCH = 2048
 """Up to which a schedule's open end is written; TensorRT-LLM drafts nothing above the last."""
 
 
+_MATCHES = (
+    "TensorRT-LLM matches at most 2 tokens, unless max_matching_ngram_size is set, and has no "
+    "setting for the shortest match"
+)
+
+
 def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> Setup:
     if table.read["penalties"] == "refused":
         check_sampling(
@@ -58,12 +65,14 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
     limit, remarks = fixed_limit(plan, options)
     method = types[family.name]
     speculative: dict[str, Any] = {"decoding_type": method, "max_draft_len": limit}
-    place = _place(plan, draft, options, table, family.name)
+    place, unchecked = _place(plan, draft, options, table, family.name)
+    remarks += unchecked
     if place is not None:
         speculative[table.read["model_key"]] = place
     if family.name == "ngram":
         # Its pool is shared by all requests unless told otherwise; ours never was when measured.
         speculative["is_public_pool"] = False
+        remarks += match_lengths(draft, _MATCHES) or (f"{_MATCHES}.",)
     schedule, said = _schedule(plan, options, table, limit)
     speculative |= schedule
     table.admit(speculative, method)
@@ -112,17 +121,18 @@ def _types(table: Table) -> dict[str, str]:
 
 def _place(
     plan: PlanDocument, draft: Draft, options: Options, table: Table, family: str
-) -> str | None:
+) -> tuple[str | None, tuple[str, ...]]:
+    """Where the draft's model lies, if it needs one, and what was not checked of it."""
     if family in ("ngram", "suffix"):
         check_no_model(options, table.name)
-        return None
+        return None, ()
     if family == "mtp" and not (options.draft_model or draft.model):
-        return None
+        return None, ()
     place = draft_place(draft, options, table.name)
     check_checkpoint(place, table, TYPES[family][0])
     if family == "model":
-        check_vocabulary(plan, draft, place, table.name)
-    return place
+        return place, check_vocabulary(plan, options, draft, place, table.name)
+    return place, ()
 
 
 def _schedule(

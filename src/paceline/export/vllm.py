@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.economics.plan_document import Draft, PlanDocument
-from paceline.errors import PairError, SettingError
+from paceline.errors import DataError, PairError, SettingError
 from paceline.export.evidence import NO_DRAFT, undo
 from paceline.export.nearest import family_of
 from paceline.export.options import Options
 from paceline.export.rules import (
+    beyond_schedule,
     check_checkpoint,
     check_no_model,
     check_sampling,
     check_vocabulary,
     draft_place,
     fixed_limit,
+    match_lengths,
     shortest_match,
     target_place,
 )
@@ -27,6 +29,11 @@ from paceline.export.versions import Table
 PROPOSER = "paceline.integrations.vllm.Proposer"
 MOST_OF_OURS = 15
 """Tokens that our proposer may offer where the plan has no limit: it weighs each round itself."""
+
+OURS = {"lookup": "lookup", "ngram": "lookup", "recycle": "recycle"}
+"""What our proposer runs in place of a kind."""
+
+OURS_BY_DEFAULT = ["lookup"]
 
 LONGEST_MATCH = 5  # vLLM's own default
 
@@ -51,8 +58,9 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
         "refuses requests with that while it drafts",
     )
     target = target_place(plan, options, table.name)
+    more: tuple[str, ...] = ()
     if options.ours:
-        config, remarks = _ours(plan, options, table, draft)
+        config, more, remarks = _ours(plan, options, table, draft)
     else:
         config, remarks = _own(plan, options, table, draft)
     table.admit(config)
@@ -64,7 +72,7 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
         version=table.version,
         target=target,
         draft=None if options.ours else config.get("model"),
-        arguments=("--speculative-config", json.dumps(config)),
+        arguments=("--speculative-config", json.dumps(config), *more),
         config=config,
         remarks=(*remarks, undo("start vLLM without --speculative-config")),
     )
@@ -85,12 +93,15 @@ def _own(
     """One of vLLM's own methods."""
     family = family_of(draft, options, table, _offered(table))
     limit, remarks = _limit(plan, options, family.name)
-    config = _method(plan, options, table, draft, family.name)
+    config, unchecked = _method(plan, options, table, draft, family.name)
+    remarks += unchecked
     if limit is not None:
         config["num_speculative_tokens"] = limit
     if family.name == "ngram":
         least = shortest_match(draft)
-        config |= {"prompt_lookup_min": least, "prompt_lookup_max": max(least, LONGEST_MATCH)}
+        most = max(least, LONGEST_MATCH)
+        config |= {"prompt_lookup_min": least, "prompt_lookup_max": most}
+        remarks += match_lengths(draft, f"vLLM is told to match from {least} to {most} tokens")
     if family.name == "suffix":
         remarks += ("vLLM needs the package arctic-inference for suffix drafts.",)
     config |= _parallel(options, config["method"])
@@ -100,13 +111,13 @@ def _own(
 
 def _method(
     plan: PlanDocument, options: Options, table: Table, draft: Draft, family: str
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The method and where its model lies. The files of one that lies here say more."""
     if family in ("ngram", "suffix"):
         check_no_model(options, table.name)
-        return {"method": METHODS[family]}
+        return {"method": METHODS[family]}, ()
     if family == "mtp" and not (options.draft_model or draft.model):
-        return {"method": METHODS[family]}
+        return {"method": METHODS[family]}, ()
     place = draft_place(draft, options, table.name)
     loads = check_checkpoint(place, table, METHODS.get(family))
     if loads is None and family == "speculators":
@@ -114,12 +125,15 @@ def _method(
             f"By which method the speculators draft {place} drafts can't be seen from here.",
             "Name its directory with --draft-model, so that it can be read.",
         )
+    said: tuple[str, ...] = ()
     if family == "model":
-        check_vocabulary(plan, draft, place, table.name)
+        said = check_vocabulary(plan, options, draft, place, table.name)
     config: dict[str, Any] = {"method": METHODS.get(family), "model": place}
     if family == "other-vocabulary":
         config["use_heterogeneous_vocab"] = True
-    return config if loads is None else config | {"method": loads.method, **loads.settings}
+    if loads is not None:
+        config |= {"method": loads.method, **loads.settings}
+    return config, said
 
 
 def _check_limit(config: Mapping[str, Any], table: Table) -> None:
@@ -146,22 +160,75 @@ def _limit(plan: PlanDocument, options: Options, family: str) -> tuple[int | Non
 
 def _ours(
     plan: PlanDocument, options: Options, table: Table, draft: Draft
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
+    """Our proposer: its settings, further arguments, and what must be said."""
     check_no_model(options, f"{table.name} with --ours")
-    if draft.kind not in ("lookup", "recycle", "ngram"):
-        raise SettingError(
-            f"The plan's draft is {draft.name!r} ({draft.kind}), and Paceline's proposer in vLLM "
-            "runs lookup and recycle.",
-            "Leave --ours out, or plan with -d lookup.",
-        )
+    _parallel(options, "custom_class")
+    names = _names_of_ours(draft)
     config = {
         "method": "custom_class",
         "model": PROPOSER,
         "num_speculative_tokens": options.limit or plan.limit or MOST_OF_OURS,
     }
-    return config, (
+    said = [
         "Paceline must be installed beside vLLM: its proposer drafts, and its policy chooses each "
         "round how far to go, up to num_speculative_tokens.",
+    ]
+    if plan.schedule:
+        said.append(
+            "The plan's schedule by batch size is not written: that policy is in its place."
+        )
+    if draft.kind == "ngram":
+        said.append(
+            "What was measured are an engine's own n-grams: for Paceline's lookup, judge it anew."
+        )
+    if lost := _settings_of(draft):
+        said.append(f"The proposer has settings of its own, in place of the plan's {lost}.")
+    more: tuple[str, ...] = ()
+    if names != OURS_BY_DEFAULT:
+        more = ("--additional-config", json.dumps({"paceline": {"drafts": names}}))
+        said.append(
+            f"{more[0]} names the proposer's drafts, and is no part of the speculative config: in "
+            "Python or with the JSON form, give it beside."
+        )
+    return config, more, tuple(said)
+
+
+def _names_of_ours(draft: Draft) -> list[str]:
+    """As the proposer is told of a draft, or of those that it is made of."""
+    kinds = [str(part.get("kind")) for part in _parts(draft)] or [draft.kind]
+    strange = [kind for kind in kinds if kind not in OURS]
+    if strange:
+        raise SettingError(
+            f"The plan's draft is {draft.name!r} ({draft.kind}), and Paceline's proposer in vLLM "
+            "runs lookup and recycle.",
+            "Leave --ours out, or plan with -d lookup.",
+        )
+    return list(dict.fromkeys(OURS[kind] for kind in kinds))
+
+
+def _parts(draft: Draft) -> list[Mapping[str, Any]]:
+    """Of a draft that our policy or the first match chooses between. Raises DataError for a list
+    that is none."""
+    key = {"several": "drafts", "first": "parts", "cascade": "parts"}.get(draft.kind)
+    parts = draft.settings.get(key, []) if key else []
+    if not isinstance(parts, list | tuple) or not all(isinstance(one, Mapping) for one in parts):
+        raise DataError(
+            f"The plan's draft {draft.name!r} has {key} that are no list of drafts.",
+            "Make the plan again.",
+        )
+    return list(parts)
+
+
+def _settings_of(draft: Draft) -> str:
+    """Settings that were set, as text."""
+    found = [draft.settings, *(part.get("settings") or {} for part in _parts(draft))]
+    return ", ".join(
+        f"{name} {value}"
+        for settings in found
+        if isinstance(settings, Mapping)
+        for name, value in settings.items()
+        if name not in ("drafts", "parts")
     )
 
 
@@ -170,8 +237,9 @@ def _parallel(options: Options, method: str) -> dict[str, Any]:
     if wanted is None:
         return {}
     allowed = {target} if method == "draft_model" else {1, target}
-    if method in ("ngram", "suffix") or wanted not in allowed:
-        what = "has no model" if method in ("ngram", "suffix") else f"may have {_either(allowed)}"
+    without = method in ("ngram", "suffix", "custom_class")
+    if without or wanted not in allowed:
+        what = "has no model" if without else f"may have {_either(allowed)}"
         raise PairError(
             f"--draft-tensor-parallel is {wanted} with a target of {target}, and in vLLM a draft "
             f"of method {method} {what}.",
@@ -198,11 +266,8 @@ def _schedule(
     entries = [
         [step.from_batch, step.to_batch or step.from_batch, step.limit] for step in plan.schedule
     ]
-    said = ["vLLM drops the schedule by batch size, with a warning, under data parallelism."]
-    last = plan.schedule[-1]
-    if last.to_batch is not None:
-        said.append(
-            f"Nothing is known of batches above {last.to_batch}: there vLLM goes on with the last "
-            f"entry, {last.limit}."
-        )
-    return {"num_speculative_tokens_per_batch_size": entries}, tuple(said)
+    said = (
+        "vLLM drops the schedule by batch size, with a warning, under data parallelism.",
+        *beyond_schedule(plan, "vLLM"),
+    )
+    return {"num_speculative_tokens_per_batch_size": entries}, said
