@@ -33,5 +33,5 @@ drafted = model.generate(**inputs, **settings, custom_generate=drafts)
 print(tokenizer.decode(drafted[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
 print("the same tokens:", drafted.tolist() == plain.tolist())
 found = drafts.figures
-print(f"{found.emitted} tokens in {found.rounds} forwards after the first;", end=" ")
+print(f"{found.tokens} tokens in {found.rounds} forwards after the first;", end=" ")
 print(f"{found.accepted} of {found.proposed} drafted tokens accepted")

@@ -31,7 +31,16 @@ ALLOWED = {
     "monitor": {"errors", "types", "economics"},
     "checkpoints": {"errors"},
     "export": {"errors", "economics", "checkpoints"},
-    "integrations": {"errors", "types", "plugins", "sampling", "engines", "drafts", "economics"},
+    "integrations": {
+        "errors",
+        "types",
+        "plugins",
+        "sampling",
+        "engines",
+        "drafts",
+        "decode",
+        "economics",
+    },
     "measure": {
         "errors",
         "types",

@@ -26,9 +26,10 @@ from transformers import (  # noqa: E402
 )
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
+from paceline.decode.figures import figures  # noqa: E402
 from paceline.errors import ModelError, SettingError  # noqa: E402
 from paceline.integrations.served import Server  # noqa: E402
-from paceline.integrations.transformers import DraftFigures, paceline_drafts  # noqa: E402
+from paceline.integrations.transformers import paceline_drafts  # noqa: E402
 
 PROMPT = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7]])
 GREEDY: dict[str, Any] = {
@@ -74,10 +75,10 @@ def test_greedy_text_is_plain_s(name: str, dtype: Any, options: dict[str, Any]) 
         assert torch.equal(model.generate(PROMPT, custom_generate=drafts, **GREEDY), plain)
     figures = drafts.figures
     assert figures is not None
-    assert figures.emitted == 39
+    assert figures.tokens == 39
     assert figures.proposed > 0
     assert figures.accepted > 0
-    assert figures.rounds == figures.emitted - figures.accepted
+    assert figures.rounds == figures.tokens - figures.accepted
     assert figures.tokens_per_round == 39 / figures.rounds
 
 
@@ -129,7 +130,7 @@ def test_a_draft_doesn_t_pass_the_length(llama: Any, most: int) -> None:
     text = llama.generate(PROMPT, custom_generate=drafts, **settings)
     assert torch.equal(text, llama.generate(PROMPT, **settings))
     assert text.shape[1] == PROMPT.shape[1] + most
-    assert drafts.figures.emitted == most - 1
+    assert drafts.figures.tokens == most - 1
 
 
 @pytest.mark.parametrize("end", range(tiny.TOKENS))
@@ -284,7 +285,7 @@ def test_figures_are_of_the_last_call(llama: Any) -> None:
     assert first.acceptance_rate == first.accepted / first.proposed
     assert 0 < first.draft_s < first.decode_s
     llama.generate(PROMPT, custom_generate=drafts, **(GREEDY | {"max_new_tokens": 1}))
-    assert drafts.figures == DraftFigures()
+    assert drafts.figures == figures([])
     assert drafts.figures.tokens_per_round is None
     assert drafts.figures.acceptance_rate is None
 
@@ -576,7 +577,7 @@ def test_the_policy_may_choose_not_to_draft(llama: Any, monkeypatch: Any) -> Non
     drafts = paceline_drafts()
     text = llama.generate(PROMPT, custom_generate=drafts, **GREEDY)
     assert torch.equal(text, llama.generate(PROMPT, **GREEDY))
-    assert drafts.figures.rounds == drafts.figures.emitted == 39
+    assert drafts.figures.rounds == drafts.figures.tokens == 39
     assert drafts.figures.drafted_rounds == drafts.figures.proposed == 0
 
 

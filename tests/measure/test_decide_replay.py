@@ -213,6 +213,20 @@ def test_one_answer_is_no_evidence() -> None:
     assert plan.remarks[1].startswith("Plain decoding, because one answer is no evidence")
 
 
+def test_a_plug_in_s_draft_hides_none_that_a_plan_can_name() -> None:
+    gains = {1: {"measured": 1.2, "lookup:3": 1.3, "d:3": 1.7}}
+    found = document(gains)
+    found["drafts"]["d"]["facts"] = {"draft": "oracle"}
+    plan = checked(decide_replay(found))
+    assert plan.draft is not None
+    assert plan.draft.name == "lookup"
+    assert "Left out, because no engine but Paceline knows its draft: d:3." in " ".join(
+        plan.remarks
+    )
+    with pytest.raises(SettingError, match="oracle"):
+        decide_replay(found, configuration="d:3")
+
+
 def test_our_policy_is_named_where_it_is_better_and_taken_where_it_is_asked_for() -> None:
     found = document({1: {"measured": 1.6, "lookup:3": 1.4}})
     plan = checked(decide_replay(found))

@@ -164,6 +164,15 @@ def test_an_interrupt_while_texts_are_compared_has_the_prompt_decoded_again(
     assert len(read_result(str(path)).runs) == 18
 
 
+def test_a_line_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    bench(path)
+    with path.open("a") as file:
+        file.write("[" * 100_000 + "]" * 100_000 + "\n")
+    with pytest.raises(DataError, match="is not JSON"):
+        read_result(str(path))
+
+
 def test_a_run_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     bench(path)

@@ -97,12 +97,13 @@ def _offered(table: Table) -> set[str]:
 
 
 def _target(plan: PlanDocument, options: Options, table: Table) -> str:
-    """Its GGUF file. Raises SettingError for one that is none."""
+    """Its GGUF file, or a repository of some that was named for it: the plan's own may be one of
+    another format. Raises SettingError for anything else."""
     place = options.target or plan.target.path or plan.target.name
-    if not is_gguf(place):
+    if not is_gguf(place) and not (options.target is not None and _is_repository(place)):
         raise SettingError(
             f"The target {place} is no GGUF file, and {table.name} loads nothing else.",
-            "Name the same model's with --target FILE.gguf.",
+            "Name the same model's with --target FILE.gguf or owner/name of a repository of them.",
         )
     return place
 

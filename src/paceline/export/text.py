@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable
 
 from paceline.errors import SettingError, unknown_name
+from paceline.export.cluster import is_path
 from paceline.export.manifest import as_yaml, comment
 from paceline.export.setup import Setup
 from paceline.export.versions import TITLES
@@ -16,7 +17,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "vllm": ("vllm", "serve"),
     "sglang": ("python3", "-m", "sglang.launch_server", "--model-path"),
     "tensorrt-llm": ("trtllm-serve",),
-    "llama-server": ("llama-server", "--model"),
+    "llama-server": ("llama-server",),
 }
 """What starts an engine's server; its target follows."""
 
@@ -73,7 +74,10 @@ def laid_over(engine: str, gpus: int) -> tuple[str, ...]:
 
 def command(setup: Setup) -> list[str]:
     """The words that start the server with these settings."""
-    return [*PROGRAMS[setup.engine], setup.target, *_arguments(setup)]
+    program = PROGRAMS[setup.engine]
+    if setup.engine == "llama-server":  # a file and a repository have options of their own
+        program = (*program, "--model" if is_path(setup.target) else "-hf")
+    return [*program, setup.target, *_arguments(setup)]
 
 
 def _arguments(setup: Setup) -> list[str]:

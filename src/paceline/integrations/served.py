@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from paceline.drafts.base import Context, Draft, Judged
 from paceline.economics.learned_costs import LearnedCosts
 from paceline.economics.policy import MeasuredPolicy, Source
+from paceline.economics.survival import MOST
 from paceline.errors import SettingError
 from paceline.sampling.history import History
 from paceline.types import Array, Preview, Proposal, Request, Round
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from paceline.decode.stream import Stream
     from paceline.sampling.rows import RowLaws
 
-MOST_TOKENS = 32
 _NO_PROMPT = (0,)
 
 
@@ -37,7 +37,7 @@ class Served:
 
     drafts: Mapping[str, Draft]
     context: Context
-    room: int = MOST_TOKENS
+    room: int = MOST
     proposed: tuple[int, ...] = ()
     limit: int = 0
     source: str | None = None

@@ -7,7 +7,7 @@
 The loop is transformers' assisted decoding, so that its logits processors, stopping criteria,
 streamers, outputs and caches are what they are there; ours is what it verifies, and how much of it.
 Tokens are chosen outright and matched against the model's own, so the output law stays the model's.
-Written for transformers 5.23, whose `_assisted_decoding` it calls.
+Tested with transformers 5.23 and 5.24, whose `_assisted_decoding` it calls.
 """
 
 from __future__ import annotations
@@ -15,71 +15,23 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from paceline import plugins
+from paceline.decode.figures import Figures, figures
 from paceline.drafts.base import Draft
-from paceline.drafts.create import create_draft, is_model, kinds_of, models_of
 from paceline.economics.learned_costs import LearnedCosts
 from paceline.economics.survival import MOST
-from paceline.engines.tokenizer import Tokenizer
-from paceline.engines.tokenizer_only import TokenizerOnly
-from paceline.errors import SettingError, unknown_name
+from paceline.errors import SettingError
+from paceline.integrations.free_drafts import free_drafts
 from paceline.integrations.served import Server
-from paceline.types import Round, Sampling
+from paceline.types import Sampling
 
 if TYPE_CHECKING:
     from paceline.integrations.transformers_candidates import DraftCandidates
 
 DRAFTS = ("lookup", "recycle")
 """What drafts unless something else is named."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftFigures:
-    """What one call of `generate` came to. The forward that reads the prompt emits the first token
-    and is no round.
-
-    rounds           forwards after that
-    drafted_rounds   those that verified a drafted token
-    proposed         drafted tokens judged
-    accepted         drafted tokens emitted; bonus and replacement excluded
-    emitted          tokens emitted in rounds; bonus and replacement included
-    draft_s          seconds in drafts and policy
-    decode_s         seconds of the rounds, `draft_s` included
-    """
-
-    rounds: int = 0
-    drafted_rounds: int = 0
-    proposed: int = 0
-    accepted: int = 0
-    emitted: int = 0
-    draft_s: float = 0.0
-    decode_s: float = 0.0
-
-    @property
-    def tokens_per_round(self) -> float | None:
-        """emitted / rounds; None without rounds."""
-        return self.emitted / self.rounds if self.rounds else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """accepted / proposed; None where nothing was proposed."""
-        return self.accepted / self.proposed if self.proposed else None
-
-
-def figures_of(rounds: Sequence[Round]) -> DraftFigures:
-    return DraftFigures(
-        rounds=len(rounds),
-        drafted_rounds=sum(round.proposed > 0 for round in rounds),
-        proposed=sum(round.proposed for round in rounds),
-        accepted=sum(round.accepted for round in rounds),
-        emitted=sum(round.emitted for round in rounds),
-        draft_s=sum(round.draft_s for round in rounds),
-        decode_s=sum(round.draft_s + round.verify_s + round.other_s for round in rounds),
-    )
 
 
 def paceline_drafts(
@@ -102,44 +54,12 @@ def paceline_drafts(
     )
 
 
-def free_drafts(specs: Sequence[str]) -> dict[str, Draft]:
-    """Drafts by their specifications, for a target that another engine runs. Raises SettingError
-    for one that is unknown, needs forwards, offers trees, or remembers text between requests."""
-    if not specs:
-        raise SettingError("No draft is named.", "Name lookup, recycle, or both.")
-    nothing = TokenizerOnly("another engine", "", cast(Tokenizer, None), vocabulary_size=0)
-    found: dict[str, Draft] = {}
-    for spec in specs:
-        if is_model(spec):
-            raise unknown_name("draft without a model", spec, plugins.names("draft"))
-        asked = any(not kind.takes and not kind.foreseeable for kind in kinds_of(spec))
-        if models_of(spec) or asked:
-            raise _not_free(spec)
-        draft = create_draft(spec, nothing)
-        if draft.remembers:
-            raise SettingError(
-                f"The draft {spec!r} remembers text from one request to the next.",
-                "Leave that option out: here nothing of a request's text outlives it.",
-            )
-        if not draft.foreseeable or draft.branches:
-            raise _not_free(spec)
-        found[spec] = draft
-    return found
-
-
-def _not_free(spec: str) -> SettingError:
-    return SettingError(
-        f"The draft {spec!r} can't draft for another engine: it needs forwards, offers trees, or "
-        "can't be looked at before it is asked.",
-        "Use lookup, recycle, or both.",
-    )
-
-
 class DraftedGenerate:
     """A `custom_generate` of transformers; `paceline_drafts` makes it.
 
     drafts     by name, `Draft.foreseeable` all
-    figures    of the last call that ended, failed ones included; None before
+    figures    of the last call that ended, failed ones included; None before. The forward that
+               reads the prompt emits the first token and is no round
     """
 
     def __init__(self, drafts: dict[str, Draft], *, limit: int | None, share: bool) -> None:
@@ -148,7 +68,7 @@ class DraftedGenerate:
                 f"limit is {limit}.", f"It must be from 1 to {MOST}, or None for the policy."
             )
         self.drafts, self.limit, self.share = drafts, limit, share
-        self.figures: DraftFigures | None = None
+        self.figures: Figures | None = None
         self._costs: WeakKeyDictionary[Any, LearnedCosts] = WeakKeyDictionary()
         self._servers: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -197,7 +117,7 @@ class DraftedGenerate:
             )
         finally:
             candidates.close()
-            self.figures = figures_of(candidates.rounds)
+            self.figures = figures(candidates.rounds)
 
     def candidates(
         self, model: Any, generation_config: Any, stopping_criteria: Any = ()

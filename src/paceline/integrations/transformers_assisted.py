@@ -68,7 +68,7 @@ def assisted_decoding(
         raise ModelError(
             f"transformers {transformers.__version__} has no assisted decoding that candidates can "
             "be given to.",
-            "Use 5.23.",
+            "Use 5.23 or 5.24.",
         )
     return loop(_WithCandidates(model, candidates), input_ids, **options)
 
@@ -145,7 +145,7 @@ def _refuse_cache(model: Any, config: GenerationConfig, model_kwargs: Mapping[st
             "prompt in one piece.",
             "Leave one of them out.",
         )
-    cache = model_kwargs.get("past_key_values")
+    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))  # since 5.24; before
     if cache is None:
         raise ModelError(f"{name} keeps no cache that tokens can be taken from.", "Decode plainly.")
     implementation = config.cache_implementation

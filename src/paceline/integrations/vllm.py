@@ -10,7 +10,7 @@ Written against vLLM 0.32 (`v1/spec_decode/custom_class_proposer.py`), whose V1 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from time import perf_counter
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from paceline.drafts.base import Draft
-from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.recycle import RecycleDraft
 from paceline.errors import SettingError, unknown_name
+from paceline.integrations.free_drafts import free_drafts
 from paceline.integrations.rest import Rest
 from paceline.integrations.served import Served, Server
 
@@ -34,11 +34,6 @@ prompt must not hold up the others."""
 
 _ROWS_SEEN = 2
 """Sequences whose rows are looked at in one step: a row of a large vocabulary takes 0.1 ms."""
-
-_DRAFTS: dict[str, Callable[[], Draft]] = {
-    "lookup": LookupDraft,
-    "recycle": lambda: RecycleDraft(branches=1, kept=2),
-}
 
 
 @dataclass(eq=False, slots=True)
@@ -90,8 +85,9 @@ class Proposer:
     matches of a length were right.
 
     Options stand in vLLM's `--additional-config` under "paceline":
-        drafts    names, of lookup and recycle; lookup by default. Beside it recycled tokens, as
-                  chains, brought nothing more (docs/log.md), and looking at rows takes its time
+        drafts    a list of lookup and recycle, with options as `-d` takes them; ["lookup"] unless
+                  given. Beside it recycled tokens, as chains, brought nothing more (docs/log.md),
+                  and looking at rows takes its time
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -302,10 +298,7 @@ def _options(vllm_config: Any) -> Mapping[str, Any]:
 
 
 def _drafts(options: Mapping[str, Any]) -> dict[str, Draft]:
-    names = options.get("drafts", ["lookup"])
-    if not isinstance(names, Sequence) or isinstance(names, str) or not names:
-        raise SettingError(f"drafts is {names!r}.", f"List some of {', '.join(_DRAFTS)}.")
-    for name in names:
-        if name not in _DRAFTS:
-            raise unknown_name("draft for vLLM", name, _DRAFTS)
-    return {name: _DRAFTS[name]() for name in names}
+    specs = options.get("drafts", ["lookup"])
+    if isinstance(specs, str) or not isinstance(specs, Sequence) or not specs:
+        raise SettingError(f"drafts is {specs!r}.", 'Write a list, such as ["lookup", "recycle"].')
+    return free_drafts(list(map(str, specs)))

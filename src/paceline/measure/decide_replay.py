@@ -23,10 +23,12 @@ from paceline.measure.decide_parts import (
     break_even_of,
     draft_of,
     few_words,
+    listed,
     pays,
     schedule_of,
     several,
     skipped_words,
+    strange_kinds,
     target_of,
     times,
     unplaced,
@@ -115,6 +117,10 @@ class _Replay:
         draft, most = self.limits[name]
         return [key for key, (d, limit) in self.limits.items() if d == draft and limit <= most]
 
+    def strange(self, name: str) -> bool:
+        """Whether a plan can't name its draft, such as a plug-in's."""
+        return bool(strange_kinds(self.document["drafts"][self.limits[name][0]]["facts"]))
+
     def outcome(self, name: str) -> Mapping[str, Any] | None:
         """What its rounds came to; None of our policy, of which a replay has no counts."""
         if name not in self.limits:
@@ -141,6 +147,8 @@ def _number(value: Any) -> Any:
 
 def _decide(replay: _Replay, named: str | None, file: str | None) -> PlanDocument:
     fixed = [name for name in replay.configurations if name in replay.limits]
+    strange = [name for name in fixed if replay.strange(name)]
+    fixed = [name for name in fixed if name not in strange]
     names = fixed if named is None else [named]
     batches = {batch: best for batch in replay.gains if (best := replay.best(batch, names))}
     if not batches:
@@ -157,6 +165,8 @@ def _decide(replay: _Replay, named: str | None, file: str | None) -> PlanDocumen
     why = _why(replay, named, batch, name)
     if drafted and named is None:
         why += _passed_over(replay, batch, name, fixed)
+    if strange and named is None:
+        why.append(f"Left out, because no engine but Paceline knows its draft: {listed(strange)}.")
     return _document(replay, name if drafted else None, batch, limits, why, file)
 
 

@@ -103,7 +103,7 @@ def _result(lines: Sequence[Line], path: str) -> EndpointResult:
                 result = EndpointResult(_header(row, path))
             else:
                 _take(result, row)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             said = f"there is no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(f"Line {line.number} of {path} can't be read: {said}.", _CURE) from None
     if result is None:

@@ -175,7 +175,7 @@ def _result(lines: Sequence[Line], path: str) -> BenchResult:
 def _row(line: Line, path: str) -> Any:
     try:
         return json.loads(line.text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if line.number == 1:
             raise DataError(f"{path} is no bench.", _CURE) from None
         reason = str(error).split(": line")[0]
