@@ -357,6 +357,69 @@ def test_another_sampling_is_not_compared_but_can_be_named() -> None:
     assert named.expected.gain.value == pytest.approx(2)
 
 
+OPENVINO = TARGET | {"engine": "openvino", "dtype": "f32, weights of the GGUF file"}
+ELSEWHERE = Described(name="plain --engine openvino", baseline="plain --engine openvino",
+                      target=OPENVINO)  # fmt: skip
+
+
+def elsewhere(**changes: Any) -> Described:
+    return described(
+        "lookup --engine openvino", **{"baseline": ELSEWHERE.name, "target": OPENVINO, **changes}
+    )
+
+
+def both(away_plain: float, away: list[float], home: float = 1.3, **changes: Any) -> BenchResult:
+    """Speeds in times the first engine's plain; `away` are the second engine's with a draft."""
+    slow = [(0, 0, 0.01 / away_plain)] * 8
+    one, other = described("lookup"), elsewhere(**changes)
+    runs = []
+    for at, (id, category) in enumerate(PROMPTS):
+        gain = away[at % len(away)]
+        runs += [
+            run(PLAIN, id, [(0, 0, 0.01)] * 8, category),
+            run(one, id, [(1, 1, 0.02 / home)] * 4, category),
+            run(ELSEWHERE, id, slow, category),
+            run(other, id, [(1, 1, 0.02 / gain)] * 4, category),
+        ]
+    return bench([PLAIN, one, ELSEWHERE, other], runs)
+
+
+def test_of_several_engines_with_the_same_model_the_fastest_is_chosen() -> None:
+    plan = checked(decide(both(0.8, [1.6])))
+    assert plan.target.engine == "openvino"
+    assert plan.measured.configuration == "lookup --engine openvino"
+    assert plan.expected.gain is not None
+    assert plan.expected.gain.value == pytest.approx(2.0)  # beside plain on the same engine
+    said = " ".join(plan.remarks)
+    assert "lookup --engine openvino is 1.23 times as fast as lookup on llamacpp (95 %" in said
+    assert "their texts can differ" in said
+
+
+def test_another_engine_is_not_chosen_without_an_interval_above_1() -> None:
+    plan = decide(both(0.8, [1.0, 1.9, 1.1], home=1.2))
+    assert plan.target.engine == "llamacpp"
+    assert "lookup --engine openvino is 1.0" in " ".join(plan.remarks)
+
+
+def test_plain_decoding_on_another_engine_may_be_the_fastest() -> None:
+    plan = checked(decide(both(1.9, [1.2])))
+    assert (plan.target.engine, plan.draft) == ("openvino", None)
+    assert "plain --engine openvino is 1.46 times" in " ".join(plan.remarks)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"path": "/m/other.gguf"}, {"vocabulary_hash": "cd"}, {"path": None, "model": "b"}]
+)
+def test_another_model_on_another_engine_is_not_compared(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = OPENVINO | changes
+    monkeypatch.setitem(globals(), "ELSEWHERE", replace(ELSEWHERE, target=target))
+    plan = decide(both(0.8, [1.9], target=target))
+    assert plan.target.engine == "llamacpp"
+    assert "Not compared, because of another target" in " ".join(plan.remarks)
+
+
 def test_what_was_named_is_taken_though_it_does_not_pay() -> None:
     result = paced(PLAIN, (described("lookup -n 3"), [0.8, 0.9]))
     plan = checked(decide(result, configuration="lookup -n 3"))

@@ -7,7 +7,7 @@ configurations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from paceline.economics.plan_document import (
     Draft,
@@ -17,6 +17,7 @@ from paceline.economics.plan_document import (
     PlanDocument,
 )
 from paceline.errors import DataError
+from paceline.measure.decide_engines import Choice, fastest, rivals_of
 from paceline.measure.decide_parts import (
     asked_for,
     batch_words,
@@ -47,7 +48,8 @@ def decide(
     result: BenchResult, *, configuration: str | None = None, file: str | None = None
 ) -> PlanDocument:
     """The fastest sound configuration whose gain has an interval above 1; plain decoding where
-    there is none. Only those with the baseline of the first configuration are compared.
+    there is none. Only those with the baseline of the first configuration are compared, and where
+    other engines ran the same model, what is best on each of them.
 
     result           finished or not
     configuration    decides for the user: it is taken whether it pays or not
@@ -63,14 +65,6 @@ def decide(
     else:
         choice = _best(done)
     return _document(result, done, choice, file)
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A configuration and why; `remarks` say what decided."""
-
-    one: Described
-    remarks: tuple[str, ...]
 
 
 def _check(result: BenchResult, done: BenchResult) -> None:
@@ -92,9 +86,9 @@ def _gain(done: BenchResult, one: Described, category: str | None = None) -> Gai
     return None if ratio is None else gain_of(ratio)
 
 
-def _named(done: BenchResult, one: Described) -> _Choice:
+def _named(done: BenchResult, one: Described) -> Choice:
     if one.is_plain:
-        return _Choice(one, ("Plain decoding was asked for.",))
+        return Choice(one, ("Plain decoding was asked for.",))
     gain, said = _gain(done, one), []
     if gain is None:
         raise DataError(
@@ -106,34 +100,45 @@ def _named(done: BenchResult, one: Described) -> _Choice:
     said += _faults(done, one)
     if one.lossy:
         said.append(f"LOSSY ({one.verifier}): it gives up {one.gives_up}.")
-    return _Choice(one, tuple(said))
+    return Choice(one, tuple(said))
 
 
-def _best(done: BenchResult) -> _Choice:
-    plain = done.configuration(done.configurations[0].baseline)
-    rated = [
-        (gain, one)
-        for one in done.drafted
-        if one.baseline == plain.name and (gain := _gain(done, one)) is not None
-    ]
-    if not rated:
+def _best(done: BenchResult) -> Choice:
+    first = done.configuration(done.configurations[0].baseline)
+    rivals = rivals_of(done, first)
+    others = _other_baselines(done, [first, *rivals])
+    if not any(_rated(done, plain) for plain in (first, *rivals)):
         raise DataError(
             "No configuration and its baseline have a prompt that both decoded past its first "
             "token.",
             "Measure longer answers.",
         )
-    rated.sort(key=lambda pair: -pair[0].value)
+    chosen = fastest(done, _best_on(done, first), [_best_on(done, rival) for rival in rivals])
+    return Choice(chosen.one, (*chosen.remarks, *others))
+
+
+def _rated(done: BenchResult, plain: Described) -> list[tuple[Gain, Described]]:
+    """What drafted beside a plain configuration, with its gain, the largest first."""
+    rated = [
+        (gain, one)
+        for one in done.drafted
+        if one.baseline == plain.name and (gain := _gain(done, one)) is not None
+    ]
+    return sorted(rated, key=lambda pair: -pair[0].value)
+
+
+def _best_on(done: BenchResult, plain: Described) -> Choice:
+    rated = _rated(done, plain)
     unfit = {one.name: why for _, one in rated if (why := _unfit(done, one))}
     sound = [(gain, one) for gain, one in rated if one.name not in unfit]
     paying = [(gain, one) for gain, one in sound if pays(gain)]
-    others = _other_baselines(done, plain)
     if not paying:
         why = "Plain decoding, because no configuration with a draft can be chosen."
         if sound:
             why = why_plain(sound[0][1].name, sound[0][0])
-        return _Choice(plain, (why, *_passed_over(rated, 1.0, unfit), *others))
+        return Choice(plain, (why, *_passed_over(rated, 1.0, unfit)))
     gain, one = paying[0]
-    return _Choice(one, (*_passed_over(rated, gain.value, unfit), *others))
+    return Choice(one, tuple(_passed_over(rated, gain.value, unfit)))
 
 
 def _passed_over(
@@ -147,8 +152,9 @@ def _passed_over(
     ]
 
 
-def _other_baselines(done: BenchResult, plain: Described) -> list[str]:
-    names = [one.name for one in done.drafted if one.baseline != plain.name]
+def _other_baselines(done: BenchResult, compared: Sequence[Described]) -> list[str]:
+    plain = {one.name for one in compared}
+    names = [one.name for one in done.drafted if one.baseline not in plain]
     if not names:
         return []
     return [
@@ -184,7 +190,7 @@ def _faults(done: BenchResult, one: Described) -> list[str]:
 
 
 def _document(
-    result: BenchResult, done: BenchResult, choice: _Choice, file: str | None
+    result: BenchResult, done: BenchResult, choice: Choice, file: str | None
 ) -> PlanDocument:
     one = choice.one
     drafted = not one.is_plain
