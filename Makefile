@@ -47,7 +47,7 @@ $(VENV)/demo-ready: pyproject.toml scripts/llamacpp_cmake_args.py | $(BIN)/pytho
 
 $(VENV)/test-ready: $(VENV)/demo-ready
 	$(BIN)/pip install --quiet $(TORCH)
-	$(BIN)/pip install --quiet '.[llamacpp,transformers,test]'
+	$(BIN)/pip install --quiet '.[llamacpp,transformers,openvino,test]'
 	touch $@
 
 clean:

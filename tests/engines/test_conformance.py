@@ -46,6 +46,11 @@ if find_spec("llama_cpp") and find_spec("gguf"):
         Case(f"llamacpp-{name}", partial(tiny_gguf.load, name), 5e-3) for name in tiny_gguf.MODELS
     ]
 
+    if find_spec("openvino") and find_spec("openvino_genai"):
+        import tiny_openvino
+
+        CASES += [Case("openvino-llama", tiny_openvino.load, 1e-3)]
+
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest) -> Case:

@@ -16,7 +16,7 @@ pytest.importorskip("gguf")
 
 import tiny_gguf  # noqa: E402 (after the guard)
 
-from paceline.engines import llamacpp_load, llamacpp_threads  # noqa: E402
+from paceline.engines import cpu, llamacpp_load  # noqa: E402
 from paceline.engines.base import Job  # noqa: E402
 from paceline.engines.llamacpp import LlamaCppEngine  # noqa: E402
 from paceline.errors import ModelError, SettingError  # noqa: E402
@@ -341,7 +341,7 @@ def test_llama_cpp_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_cache_larger_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llamacpp_load, "_free_bytes", lambda: 2**20)
+    monkeypatch.setattr(llamacpp_load, "free_bytes", lambda: 2**20)
     with pytest.raises(ModelError, match=r"The cache for 60 x 256 tokens needs 0.0 GiB; 0.0 GiB"):
         LlamaCppEngine.load(tiny_gguf.model("llama"), max_sequences=60)
 
@@ -438,15 +438,15 @@ def test_a_refused_load_frees_what_it_took(
 
 
 def test_threads_are_physical_cores_within_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llamacpp_threads, "_allowed_cpus", lambda: [0, 1, 2, 3])
-    monkeypatch.setattr(llamacpp_threads, "_core", lambda cpu: ("0", str(cpu // 2)))
-    monkeypatch.setattr(llamacpp_threads, "_quota", lambda: None)
-    assert llamacpp_threads.default_threads() == 2
-    monkeypatch.setattr(llamacpp_threads, "_quota", lambda: 1)
-    assert llamacpp_threads.default_threads() == 1
-    monkeypatch.setattr(llamacpp_threads, "_quota", lambda: None)
-    monkeypatch.setattr(llamacpp_threads, "_core", lambda _: None)
-    assert llamacpp_threads.default_threads() == 4
+    monkeypatch.setattr(cpu, "_allowed_cpus", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(cpu, "_core", lambda cpu: ("0", str(cpu // 2)))
+    monkeypatch.setattr(cpu, "_quota", lambda: None)
+    assert cpu.default_threads() == 2
+    monkeypatch.setattr(cpu, "_quota", lambda: 1)
+    assert cpu.default_threads() == 1
+    monkeypatch.setattr(cpu, "_quota", lambda: None)
+    monkeypatch.setattr(cpu, "_core", lambda _: None)
+    assert cpu.default_threads() == 4
 
 
 @pytest.mark.parametrize(
@@ -457,8 +457,8 @@ def test_quota(
     content: str, cpus: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpu.max").write_text(content)
-    monkeypatch.setattr(llamacpp_threads, "_QUOTA", tmp_path / "cpu.max")
-    assert llamacpp_threads._quota() == cpus
+    monkeypatch.setattr(cpu, "_QUOTA", tmp_path / "cpu.max")
+    assert cpu._quota() == cpus
 
 
 # -- a real model

@@ -22,10 +22,11 @@ import tiny_transformers as tiny
 from paceline.engines import transformers as engine_module
 from paceline.engines import transformers_linear, transformers_load
 from paceline.engines.base import Job
-from paceline.engines.transformers import Part, TransformersEngine, forwards, kept
+from paceline.engines.forwards import Part, forwards
+from paceline.engines.transformers import TransformersEngine, kept
 from paceline.engines.transformers_cache import Plan
 from paceline.engines.transformers_tokenizer import TransformersTokenizer
-from paceline.errors import ModelError, PacelineError, SettingError
+from paceline.errors import ModelError, PacelineError
 
 TEXTS = ["abba cab", "the cab\n\n  is naïve", "漢字 and 🙂👨‍👩‍👧 end", "café ½ x²", " leading"]
 
@@ -141,20 +142,8 @@ class TestQuickened:
 
 
 class TestForwards:
-    def jobs(self, *sizes: tuple[int, int]) -> list[Job]:
-        return [Job(None, list(range(tokens)), rows) for tokens, rows in sizes]  # type: ignore[arg-type]
-
-    def test_small_jobs_share_one_forward(self) -> None:
-        [parts] = forwards(self.jobs((3, 1), (1, 1), (5, 5)), limit=512)
-        assert parts == [Part(0, 0, 3, 1), Part(1, 0, 1, 1), Part(2, 0, 5, 5)]
-        assert kept(parts) == [2, 3, 4, 5, 6, 7, 8]
-
-    def test_large_jobs_are_cut_and_keep_their_last_rows(self) -> None:
-        assert list(forwards(self.jobs((7, 5), (2, 1)), limit=4)) == [
-            [Part(0, 0, 4, 2)],
-            [Part(0, 4, 3, 3), Part(1, 0, 1, 0)],
-            [Part(1, 1, 1, 1)],
-        ]
+    def test_rows_are_told_as_transformers_wants_them(self) -> None:
+        assert kept([Part(0, 0, 3, 1), Part(1, 0, 1, 1), Part(2, 0, 5, 5)]) == [2, 3, 4, 5, 6, 7, 8]
 
     def test_a_part_without_rows_asks_for_none(self) -> None:
         assert kept([Part(0, 0, 4, 0)]) == []
@@ -314,25 +303,6 @@ class TestChoices:
             assert transformers_load.choose_dtype("auto", cpu)[0] == dtype
         assert transformers_load.choose_dtype("float16", cpu) == ("float16", "asked for")
         assert transformers_load.choose_dtype(None, torch.device("cuda"))[0] is None
-
-    def test_context_follows_the_model(self) -> None:
-        fitting = partial(engine_module.fitting_context, "m")
-        assert fitting(tiny.llama(), None) == 128
-        tiny_shape = tiny.SHAPE | {"max_position_embeddings": 9000}
-        assert fitting(transformers.LlamaConfig(**tiny_shape), None) == 4096
-        assert fitting(transformers.LlamaConfig(**tiny_shape), 9000) == 9000
-        assert fitting(transformers.BloomConfig(), 9000) == 9000
-
-    def test_a_rotary_that_depends_on_neighbours_keeps_to_its_first_length(self) -> None:
-        factors = [1.0] * 4
-        rope = {
-            "rope_type": "longrope", "rope_theta": 1e4, "short_factor": factors,
-            "long_factor": factors, "original_max_position_embeddings": 32,
-        }  # fmt: skip
-        config = transformers.LlamaConfig(rope_parameters=rope, **tiny.SHAPE)
-        assert engine_module.fitting_context("m", config, None) == 32
-        with pytest.raises(SettingError, match="1 to 32"):
-            engine_module.fitting_context("m", config, 33)
 
     def test_facts_say_what_the_cache_and_its_windows_cost(self) -> None:
         with tiny.load("gemma3", 100, 3) as engine:

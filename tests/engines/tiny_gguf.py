@@ -137,9 +137,17 @@ def add_state_space(writer: gguf.GGUFWriter) -> None:
 
 
 def write(
-    path: Path, architecture: str, *, template: str | None = TEMPLATE, sentencepiece: bool = False
+    path: Path,
+    architecture: str,
+    *,
+    template: str | None = TEMPLATE,
+    sentencepiece: bool = False,
+    half: bool = False,
 ) -> Path:
-    """Write a tiny model: llama, gemma2 (a window of 8 in every other layer) or mamba."""
+    """Write a tiny model: llama, gemma2 (a window of 8 in every other layer) or mamba.
+
+    half    matrices in float16, and said so, as OpenVINO's reader wants it
+    """
     writer = gguf.GGUFWriter(path, architecture)
     vocabulary = add_sentencepiece(writer) if sentencepiece else add_byte_level(writer)
     writer.add_vocab_size(vocabulary)
@@ -153,8 +161,12 @@ def write(
         tensors = attention_tensors(vocabulary, post_norms=architecture == "gemma2")
     if architecture == "gemma2":
         writer.add_sliding_window(WINDOW)
+    if half:
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+        writer.add_rope_freq_base(10000.0)
+        writer.add_pad_token_id(1)
     for name, array in tensors:
-        writer.add_tensor(name, array)
+        writer.add_tensor(name, array.astype(np.float16) if half and array.ndim > 1 else array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

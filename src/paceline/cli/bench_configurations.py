@@ -20,7 +20,7 @@ from paceline.measure.run import PLAIN
 from paceline.types import Sampling
 
 _DRAFT = "lookup"  # where none is named
-_LOADING = ("target", "engine", "context", "threads", "dtype", "device")
+_LOADING = ("target", "engine", "context", *options.PLACE)
 _DRAFTED = ("draft", "limit")
 _RULES = ("costs", "verifier", "allow_chains", "lossy", "draft_engine", "draft_context")
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 
+from paceline import plugins
 from paceline.cli.parser import Parser
+from paceline.engines.load import resolve
 from paceline.errors import ModelError, SettingError
 from paceline.models import catalog, pull
 
 EXAMPLES = """\
   paceline models
-  paceline models pull smollm2-135m"""
+  paceline models pull smollm2-135m
+  paceline models export smollm2-135m
+  paceline models export ./model-directory --dtype int4"""
 
 
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
@@ -32,6 +36,27 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
         action.add_argument("names", metavar="NAME", nargs="+", help="a demo model")
         action.set_defaults(run=run)
+    _add_export(actions)
+
+
+def _add_export(actions: argparse._SubParsersAction[Parser]) -> None:
+    text = "export models to OpenVINO's form, into the cache, and print where they are"
+    action = actions.add_parser(
+        "export",
+        help=text,
+        description=f"{text.capitalize()}. The engine openvino does it too, when it first needs "
+        "one. A GGUF file keeps its weights; a model directory is quantised, which needs "
+        "paceline[openvino-export].",
+    )
+    action.add_argument(
+        "names", metavar="MODEL", nargs="+", help="a demo model, GGUF file or model directory"
+    )
+    action.add_argument(
+        "--dtype",
+        metavar="TYPE",
+        help="of a directory's weights: int8 (default), int4, bfloat16, float16 or float32",
+    )
+    action.set_defaults(run=_export)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -94,4 +119,14 @@ def _path(args: argparse.Namespace) -> int:
                 f"Fetch it with `paceline models pull {model.name}`.",
             )
         print(catalog.path_of(model))
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    _refuse_json(args)
+    plugins.find("engine", "openvino")  # says what is missing
+    from paceline.engines.openvino_source import find_ir
+
+    for name in args.names:
+        print(find_ir(resolve(name), args.dtype).xml.parent)
     return 0

@@ -45,9 +45,36 @@ def add_target(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help="context size (default: the model's, at most 4096)",
     )
+    add_place(group)
+
+
+PLACE = ("threads", "dtype", "device", "precision", "cache_type")
+"""Names of `add_place`'s options, as in the arguments that were read."""
+
+
+def add_place(group: argparse._ArgumentGroup) -> None:
+    """Where and in what numbers a model runs; which of them an engine takes, it says itself."""
     group.add_argument("--threads", type=at_least(1), metavar="N", help="CPU threads")
-    group.add_argument("--dtype", metavar="TYPE", help="transformers: float32, bfloat16, float16")
-    group.add_argument("--device", metavar="DEVICE", help="transformers: cpu, cuda, cuda:1 …")
+    group.add_argument(
+        "--dtype",
+        metavar="TYPE",
+        help="transformers: float32, bfloat16, float16; openvino, for a model directory that it "
+        "exports: these, int8 (default) or int4",
+    )
+    group.add_argument(
+        "--device", metavar="DEVICE", help="transformers: cpu, cuda, cuda:1 …; openvino: CPU"
+    )
+    group.add_argument(
+        "--precision",
+        metavar="NAME",
+        help="openvino: auto, or strict (float32, activations not rounded to eight bits)",
+    )
+    group.add_argument(
+        "--cache-type",
+        metavar="TYPE",
+        help="openvino: keys and values in float32, bfloat16, float16 or u8 (default: as it "
+        "computes)",
+    )
 
 
 def load_target(args: argparse.Namespace, *, max_sequences: int = 1) -> Engine:
@@ -56,12 +83,13 @@ def load_target(args: argparse.Namespace, *, max_sequences: int = 1) -> Engine:
         engine=args.engine,
         max_sequences=max_sequences,
         context_size=args.context,
-        **_place(args),
+        **place_of(args),
     )
 
 
-def _place(args: argparse.Namespace) -> dict[str, Any]:
-    given = {"threads": args.threads, "dtype": args.dtype, "device": args.device}
+def place_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What was given of `add_place`'s options."""
+    given = {name: getattr(args, name) for name in PLACE}
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -166,7 +194,7 @@ def load_draft(args: argparse.Namespace, spec: str, target: Engine) -> Draft:
 
     def load_model(model: str) -> Engine:
         name = args.draft_engine or engine_name(model)
-        place = _place(args) if name == target.name else {}
+        place = place_of(args) if name == target.name else {}
         return load(model, max_sequences=target.capabilities.max_sequences, **given, **place)
 
     if not models_of(spec):

@@ -129,7 +129,7 @@ def _recorded(args: argparse.Namespace) -> _Priced:
             f"Both TARGET ({args.target}) and --costs ({args.costs}) are given.",
             "Leave out TARGET to plan from the file, or --costs to measure.",
         )
-    loading = ("engine", "context", "threads", "dtype", "device", "draft_engine", "draft_context")
+    loading = ("engine", "context", *options.PLACE, "draft_engine", "draft_context")
     for name in loading:
         if getattr(args, name) is not None:
             raise SettingError(

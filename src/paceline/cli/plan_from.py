@@ -31,9 +31,7 @@ _NOT_FROM: Mapping[str, object] = {
     "plot": None,
     "engine": None,
     "context": None,
-    "threads": None,
-    "dtype": None,
-    "device": None,
+    **dict.fromkeys(options.PLACE),
     "draft_engine": None,
     "draft_context": None,
 }

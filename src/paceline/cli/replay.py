@@ -122,9 +122,7 @@ def _add_prices(parser: Parser) -> None:
 def _add_draft_loading(parser: Parser) -> None:
     options.add_draft_loading(parser)
     group = parser.add_argument_group("running a model draft")
-    group.add_argument("--threads", type=at_least(1), metavar="N", help="CPU threads")
-    group.add_argument("--dtype", metavar="TYPE", help="transformers: float32, bfloat16, float16")
-    group.add_argument("--device", metavar="DEVICE", help="transformers: cpu, cuda, cuda:1 …")
+    options.add_place(group)
 
 
 def _numbers(text: str) -> list[int]:
@@ -189,11 +187,11 @@ def _check_loading(args: argparse.Namespace, specs: Sequence[str]) -> None:
     """Refuse what is said of loading a model draft where there is none."""
     if any(models_of(spec) for spec in specs):
         return
-    for name in ("draft_engine", "draft_context", "threads", "dtype", "device"):
-        if getattr(args, name) is not None:
+    said = {"draft_engine": args.draft_engine, "draft_context": args.draft_context}
+    for name, value in (said | options.place_of(args)).items():
+        if value is not None:
             raise SettingError(
-                f"--{name.replace('_', '-')} is {getattr(args, name)}, and no draft here is a "
-                "model.",
+                f"--{name.replace('_', '-')} is {value}, and no draft here is a model.",
                 "Leave it out.",
             )
 
@@ -228,9 +226,7 @@ def _load(
             model,
             engine=args.draft_engine or engine_name(model),
             context_size=args.draft_context,
-            threads=args.threads,
-            dtype=args.dtype,
-            device=args.device,
+            **options.place_of(args),
         )
 
     found: dict[str, Draft] = {}

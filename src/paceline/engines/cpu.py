@@ -1,4 +1,4 @@
-"""How many threads llama.cpp should have on this machine."""
+"""What an engine may use of this machine: threads, and memory that is free."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 def default_threads() -> int:
     """The CPUs this process may run on, counted in physical cores where that can be known.
 
-    llama.cpp's threads wait for each other after every operation, so two on one core, or more
+    An engine's threads wait for each other after every operation, so two on one core, or more
     than a container's quota lets run at once, are slower than fewer.
     """
     cpus = _allowed_cpus()
@@ -44,3 +44,13 @@ def _quota() -> int | None:
         return max(1, int(granted) // int(period))
     except (OSError, ValueError):
         return None
+
+
+def free_bytes() -> int | None:
+    """Memory that can be had without swapping; None where the system doesn't say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0]) * 1024 if found else None

@@ -13,6 +13,7 @@ import numpy as np
 
 from paceline.engines import llamacpp_log as log
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
+from paceline.engines.cpu import default_threads
 from paceline.engines.llamacpp_batch import Batch, Span
 from paceline.engines.llamacpp_library import llama_cpp, openmp_wait
 from paceline.engines.llamacpp_load import (
@@ -21,8 +22,8 @@ from paceline.engines.llamacpp_load import (
     Context,
     load_model,
     make_context,
+    trained_context,
 )
-from paceline.engines.llamacpp_threads import default_threads
 from paceline.engines.llamacpp_tokenizer import LlamaCppTokenizer
 from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.errors import ModelError, SettingError
@@ -141,8 +142,9 @@ class LlamaCppEngine(Engine):
             tokenizer.close()
             llama_cpp.llama_model_free(model)
 
-        place = path.absolute()
-        return TokenizerOnly(cls.name, path.name, tokenizer, tokenizer.size, place, free)
+        trained = trained_context(model)
+        size, place = tokenizer.size, path.absolute()
+        return TokenizerOnly(cls.name, path.name, tokenizer, size, place, free, trained)
 
     def open(self) -> LlamaCppSequence:
         self._check_open()

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.engines import llamacpp_log as log
+from paceline.engines.context import DEFAULT_CONTEXT
+from paceline.engines.cpu import free_bytes
 from paceline.engines.llamacpp_library import llama_cpp
 from paceline.errors import ModelError, SettingError
 
-DEFAULT_CONTEXT = 4096
 BATCH_TOKENS = 512
 """Most tokens in one llama_decode. It can't be interrupted, so longer prompts go in several."""
 
@@ -126,6 +127,13 @@ def metadata(model: Any, key: str) -> str:
     return buffer[: max(0, min(length, 255))].decode("utf-8", errors="replace")
 
 
+def trained_context(model: Any) -> int | None:
+    """Most tokens the model was trained for, of a vocabulary alone too; None if it isn't said."""
+    architecture = metadata(model, "general.architecture")
+    told = metadata(model, f"{architecture}.context_length")
+    return int(told) if told.isdigit() else None
+
+
 def make_context(model: Any, context_size: int | None, max_sequences: int, threads: int) -> Context:
     """A context for `max_sequences` of `context_size` tokens each.
 
@@ -199,7 +207,7 @@ def _check_range(name: str, value: int, most: int, why: str) -> None:
 def _check_memory(model: Any, cells: int, context_size: int, max_sequences: int) -> None:
     """Refuse a cache that doesn't fit: a system that promises more memory than it has would kill
     the process when llama.cpp clears it."""
-    free = _free_bytes()
+    free = free_bytes()
     if free is None:
         return
     log.begin()
@@ -214,15 +222,6 @@ def _check_memory(model: Any, cells: int, context_size: int, max_sequences: int)
             f" {free / 2**30:.1f} GiB of memory are free.",
             "Ask for a smaller context_size or max_sequences.",
         )
-
-
-def _free_bytes() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
 
 
 def _window(model: Any, cells: int, max_sequences: int) -> Window | None:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import datetime
-import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-import jinja2
-import jinja2.ext
-import jinja2.sandbox
-
+from paceline.engines.chat_template import render
 from paceline.engines.llamacpp_library import llama_cpp
 from paceline.engines.tokenizer import Message, Tokenizer
 from paceline.errors import ModelError, PromptError
@@ -72,7 +67,7 @@ class LlamaCppTokenizer(Tokenizer):
                 f"{self._label} has no chat template.", "Give a raw prompt, or an instruct model."
             )
         begin, end = (self.piece(token) for token in (self._begin, self._end))
-        text = _render(self._template.decode(), messages, begin, end)
+        text = render(self._template.decode(), messages, begin, end)
         return self._tokens(text, add_special=False)
 
     def _tokens(self, text: str, *, add_special: bool) -> list[int]:
@@ -130,45 +125,3 @@ class LlamaCppTokenizer(Tokenizer):
     def _check_open(self) -> None:
         if self._vocab is None:
             raise ValueError("the engine is closed")
-
-
-class _Generation(jinja2.ext.Extension):  # type: ignore[misc]
-    """Templates may mark what the assistant said, for training; here the mark means nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
-
-    def parse(self, parser: Any) -> Any:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _render(template: str, messages: Sequence[Message], begin: str, end: str) -> str:
-    """A chat as text, with the names and filters that chat templates are written for. Templates
-    come with models from anywhere, so they run in a sandbox."""
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    try:
-        text: str = environment.from_string(template).render(
-            messages=[dict(message) for message in messages],
-            add_generation_prompt=True,
-            bos_token=begin,
-            eos_token=end,
-        )
-        return text
-    except Exception as error:  # whatever a template does with messages it wasn't made for
-        raise PromptError(
-            f"The model's chat template refuses the messages: {error}.",
-            "Change them, or give a raw prompt.",
-        ) from error
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -12,6 +12,7 @@ from paceline.errors import ModelError, unknown_name
 from paceline.models import catalog
 
 _GGUF_MAGIC = b"GGUF"
+_OPENVINO_MODEL = "openvino_model.xml"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -21,7 +22,8 @@ def load(target: str, *, engine: str | None = None, **options: Any) -> Engine:
     target     a GGUF file, a model directory, a hub name (owner/name), a demo model's name
                (`paceline models`), or toy:SEED
     engine     forces an engine; None finds it from the target
-    options    context_size, max_sequences, and what the engine takes (threads, dtype, device)
+    options    context_size, max_sequences, and what the engine takes (threads, dtype, device,
+               precision, cache_type)
 
     Raises ModelError if there is no such model, or the engine refuses it.
     """
@@ -63,7 +65,9 @@ def engine_of(target: str) -> str:
         return "toy"
     try:
         if path.is_dir():
-            return "transformers"
+            return "openvino" if (path / _OPENVINO_MODEL).is_file() else "transformers"
+        if path.suffix == ".xml" and path.is_file():
+            return "openvino"
         if path.is_file():
             return _engine_of_file(path)
     except OSError as error:

@@ -17,6 +17,7 @@ class TokenizerOnly(Engine):
     engine             name of the engine that would run the model
     vocabulary_size    what that engine's would be: padding rows included
     free               gives back what the tokenizer holds
+    trained_context    most tokens the model was trained for; None if that isn't read
     """
 
     needs = ""
@@ -29,10 +30,12 @@ class TokenizerOnly(Engine):
         vocabulary_size: int,
         place: Path | None = None,
         free: Callable[[], None] | None = None,
+        trained_context: int | None = None,
     ) -> None:
         self.engine, self.model, self.place = engine, model, place
         self.tokenizer, self.vocabulary_size = tokenizer, vocabulary_size
         self.capabilities = Capabilities(context_size=0, max_sequences=1)
+        self.trained_context = trained_context
         self._free = free
 
     @property

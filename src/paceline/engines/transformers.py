@@ -6,9 +6,8 @@ them apart (see `transformers_cache`). A sequence is a slot of one cache made wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as AbstractSequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ import torch
 import transformers
 
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
+from paceline.engines.context import fitting_context, longest_context
+from paceline.engines.forwards import Part, forwards
 from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.engines.transformers_cache import Branches, KeyValueCache, Piece, Plan
 from paceline.engines.transformers_load import Loaded, load_model, load_tokenizer, readable
@@ -23,11 +24,6 @@ from paceline.engines.transformers_tokenizer import TransformersTokenizer
 from paceline.engines.transformers_trial import Trial, run, try_out
 from paceline.errors import SettingError, unknown_name
 from paceline.types import Array
-
-DEFAULT_CONTEXT = 4096
-FORWARD_TOKENS = 512
-"""Most tokens in one forward: longer prompts are fed in parts, so that what a forward needs
-beside weights and cache stays small."""
 
 
 class TransformersSequence(Sequence):
@@ -52,16 +48,6 @@ class TransformersSequence(Sequence):
 
     def _close(self) -> None:
         self._engine.free_slots.append(self.slot)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The tokens `first` to `first + count` of a job, of whose rows the last `rows` are wanted."""
-
-    number: int
-    first: int
-    count: int
-    rows: int
 
 
 class TransformersEngine(Engine):
@@ -117,7 +103,8 @@ class TransformersEngine(Engine):
         if threads is not None:
             torch.set_num_threads(threads)
         loaded = load_model(target, dtype, device)
-        size = fitting_context(target, loaded.model.config, context_size)
+        text = loaded.model.config.get_text_config(decoder=True)
+        size = fitting_context(target, longest_context(text.to_dict()), context_size)
         with readable(target):
             engine = cls(target, loaded, size, max_sequences)
         place = Path(target)
@@ -248,24 +235,6 @@ def listed(tokens: int | list[int] | None) -> list[int]:
     return [] if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
 
 
-def forwards(jobs: AbstractSequence[Job], limit: int = FORWARD_TOKENS) -> Iterator[list[Part]]:
-    """Cut jobs into forwards of at most `limit` tokens, each a list of parts in job order."""
-    parts: list[Part] = []
-    room = limit
-    for number, job in enumerate(jobs):
-        first, total = 0, len(job.tokens)
-        while first < total:
-            count = min(room, total - first)
-            unwanted = total - job.rows - first
-            parts.append(Part(number, first, count, max(0, count - max(0, unwanted))))
-            first, room = first + count, room - count
-            if not room:
-                yield parts
-                parts, room = [], limit
-    if parts:
-        yield parts
-
-
 def kept(parts: list[Part]) -> int | list[int]:
     """Which rows need logits, as transformers' `logits_to_keep` wants it: the last ones as a
     number, others as a list."""
@@ -277,33 +246,3 @@ def kept(parts: list[Part]) -> int | list[int]:
         end += part.count
         rows.extend(range(end - part.rows, end))
     return 0 if len(rows) == end else rows
-
-
-def fitting_context(target: str, config: Any, asked: int | None) -> int:
-    """The context to give a sequence. Raises SettingError for one the model can't keep to."""
-    text = config.get_text_config(decoder=True)
-    longest = longest_context(text)
-    if asked is None:
-        return min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
-    if asked < 1 or (longest and asked > longest):
-        raise SettingError(
-            f"context_size is {asked}.",
-            f"{target} takes 1 to {longest}." if longest else "It must be 1 or more.",
-        )
-    return asked
-
-
-def longest_context(config: Any) -> int | None:
-    """Most tokens the model's positions are good for; None if it doesn't say.
-
-    Long rotary scalings that change with the length of what shares a forward would make a row
-    depend on its neighbours, so such models are held to the length before the change.
-    """
-    ropes = getattr(config, "rope_parameters", None) or {}
-    limits = [getattr(config, "max_position_embeddings", None)]
-    limits += [
-        rope.get("original_max_position_embeddings")
-        for rope in (ropes, *(value for value in ropes.values() if isinstance(value, dict)))
-        if rope.get("rope_type") in ("longrope", "dynamic")
-    ]
-    return min((limit for limit in limits if limit), default=None)

@@ -274,14 +274,20 @@ def _measure_overhead(engine: Engine, context: list[int], samples: Samples) -> N
 # Keeping them.
 
 
+VERSIONS = (
+    "llama_cpp_python",
+    "llama_cpp",
+    "torch_version",
+    "transformers_version",
+    "openvino_version",
+)
+"""Facts of engines that name a version; another one has other costs."""
+
+
 def costs_key(engine: Engine) -> dict[str, Any]:
     """What a profile holds for. Another value of any of these is another machine or model."""
     facts, machine = engine.facts(), machine_facts()
-    versions = {
-        name: facts[name]
-        for name in ("llama_cpp_python", "llama_cpp", "torch_version", "transformers_version")
-        if name in facts
-    }
+    versions = {name: facts[name] for name in VERSIONS if name in facts}
     return {
         "model": Path(engine.model).name or engine.model,
         "fingerprint": _fingerprint(engine),

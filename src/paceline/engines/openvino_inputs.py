@@ -1,0 +1,129 @@
+"""The inputs of one paged forward: a flat row of tokens, and which places belong to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from paceline.engines.openvino_cache import BLOCK
+
+ROWS = "rows_wanted"
+"""The input that we add: of which tokens logits are computed."""
+
+_TYPES: dict[str, type[np.generic]] = {"input_ids": np.int64, "position_ids": np.int64}
+_KEPT_SIZE = 1024
+"""Tensors up to this size are kept for the next forward that has as many values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Tokens of one sequence in a forward.
+
+    start      how many tokens come before them
+    blocks     the sequence's blocks, those of these tokens included
+    rows       of how many of the last tokens logits are wanted
+    parents    the last tokens are a tree (see `engines.base.Job`); None: a chain
+    """
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    rows: int
+    parents: tuple[int, ...] | None = None
+
+
+class Inputs:
+    """The input tensors of a request. Making one takes OpenVINO longer than filling it, so they are
+    kept by size, and set anew only where the size changes."""
+
+    def __init__(self, request: Any, compiled: Any) -> None:
+        self._request = request
+        self._at = {port.any_name: index for index, port in enumerate(compiled.inputs)}
+        self._kept: dict[tuple[str, int], tuple[Any, ov.Tensor]] = {}
+        self._set: dict[str, ov.Tensor] = {}
+        self._longest = np.zeros((), np.int32)
+        self._put("max_context_len", ov.Tensor(self._longest, shared_memory=True))
+
+    def fill(self, stretches: Sequence[Stretch]) -> int:
+        """Put a forward's inputs in place. Returns how many rows of logits it gives: those that
+        are wanted, or one where none is."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        begins, blocks, block_begins = [0], list[int](), [0]
+        rows: list[int] = []
+        longest = 0
+        for stretch in stretches:
+            end = stretch.start + len(stretch.tokens)
+            tokens += stretch.tokens
+            positions += _positions(stretch)
+            begins.append(len(tokens))
+            blocks += stretch.blocks[: -(-end // BLOCK)]
+            block_begins.append(len(blocks))
+            rows += range(len(tokens) - stretch.rows, len(tokens))
+            longest = max(longest, end)
+        rows = rows or [len(tokens) - 1]
+        self._longest[()] = longest
+        self._write("input_ids", tokens)
+        self._write("position_ids", positions)
+        self._write("past_lens", [stretch.start for stretch in stretches])
+        self._write("subsequence_begins", begins)
+        self._write("block_indices", blocks)
+        self._write("block_indices_begins", block_begins)
+        self._write(ROWS, rows)
+        self._write_trees(stretches)
+        return len(rows)
+
+    def _write_trees(self, stretches: Sequence[Stretch]) -> None:
+        """Which of a forward's own tokens each one sees, where that isn't all before it."""
+        seen = [visible(stretch) for stretch in stretches if stretch.parents is not None]
+        sizes = [0 if s.parents is None else len(s.tokens) ** 2 for s in stretches]
+        self._write("qq_bias_begins", [0, *np.cumsum(sizes).tolist()])
+        flat = np.concatenate([each.ravel() for each in seen]) if seen else np.zeros(0, np.uint8)
+        if flat.size or "qq_bias" not in self._set or self._set["qq_bias"].get_size():
+            self._put("qq_bias", ov.Tensor(flat))
+
+    def _write(self, name: str, values: Sequence[int]) -> None:
+        kept = self._kept.get((name, len(values)))
+        if kept is None:
+            array = np.empty(len(values), _TYPES.get(name, np.int32))
+            kept = array, ov.Tensor(array, shared_memory=True)
+            if len(values) <= _KEPT_SIZE:
+                self._kept[name, len(values)] = kept
+        array, tensor = kept
+        array[:] = values
+        if self._set.get(name) is not tensor:
+            self._put(name, tensor)
+
+    def _put(self, name: str, tensor: ov.Tensor) -> None:
+        self._set[name] = tensor
+        self._request.set_input_tensor(self._at[name], tensor)
+
+
+def _positions(stretch: Stretch) -> list[int]:
+    """A tree's tokens stand at the place that their path gives them."""
+    if stretch.parents is None:
+        return list(range(stretch.start, stretch.start + len(stretch.tokens)))
+    trunk = len(stretch.tokens) - len(stretch.parents)
+    positions = list(range(stretch.start, stretch.start + trunk))
+    root = stretch.start + trunk - 1
+    for parent in stretch.parents:
+        positions.append(1 + (root if parent < 0 else positions[trunk + parent]))
+    return positions
+
+
+def visible(stretch: Stretch) -> Any:
+    """uint8, shape (tokens, tokens): 1 where the row's token sees the column's."""
+    assert stretch.parents is not None
+    count = len(stretch.tokens)
+    trunk = count - len(stretch.parents)
+    seen = np.tri(count, dtype=np.uint8)
+    seen[trunk:, trunk:] = 0
+    for index, parent in enumerate(stretch.parents):
+        if parent >= 0:
+            seen[trunk + index, trunk:] = seen[trunk + parent, trunk:]
+        seen[trunk + index, trunk + index] = 1
+    return seen

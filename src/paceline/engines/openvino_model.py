@@ -1,0 +1,225 @@
+"""From an IR file to a compiled model with paged attention, or one clear line why not."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+from openvino import opset13 as ops
+from openvino._offline_transformations import paged_attention_transformation
+
+from paceline.engines.cpu import free_bytes
+from paceline.engines.openvino_cache import BLOCK, Layout
+from paceline.engines.openvino_inputs import ROWS
+from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
+
+CACHE_TYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "u8": "u8"}
+PRECISIONS = ("auto", "strict")
+_AFTER_THE_LAST_PRODUCT = {"Add", "Convert", "Divide", "Multiply", "Reshape", "Result", "Tanh"}
+_STATE_BYTES = 4
+"""Of a cached number, for an estimate before the model is compiled: float32 is the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """What is asked of the plugin; None is left to it.
+
+    precision    auto: the type and the rounding of activations that the plugin prefers on this
+                 processor; strict: float32, activations not rounded
+    cache        type of keys and values; None: the type of the arithmetic
+    """
+
+    precision: str = "auto"
+    cache: str | None = None
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+        if self.cache is not None and self.cache not in CACHE_TYPES:
+            raise unknown_name("cache type", self.cache, CACHE_TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A compiled model, and the cache it wants."""
+
+    compiled: Any
+    layers: tuple[Layout, ...]
+    vocabulary_size: int
+
+
+@functools.cache
+def core() -> ov.Core:
+    return ov.Core()
+
+
+def compile_paged(
+    target: str, xml: Path, device: str, arithmetic: Arithmetic, context_size: int, sequences: int
+) -> Paged:
+    """Raises ModelError for a model that has no state to page, or doesn't fit into memory."""
+    check_device(device)
+    with readable(target):
+        model = core().read_model(xml)
+        _check_memory(target, model, xml, context_size, sequences)
+        page(target, model)
+        score_only_wanted_rows(target, model)
+        compiled = core().compile_model(model, device, _properties(arithmetic))
+        layers = tuple(_layouts(compiled))
+        vocabulary = compiled.outputs[0].partial_shape[-1]
+    if vocabulary.is_dynamic:
+        raise ModelError(f"{target} doesn't say how many tokens it scores.", "Export it again.")
+    return Paged(compiled, layers, vocabulary.get_length())
+
+
+def check_device(device: str) -> None:
+    """Raises SettingError for a device that isn't there, or can't page as we do."""
+    found = core().available_devices
+    if device not in found and device not in {name.split(".")[0] for name in found}:
+        raise SettingError(
+            f"OpenVINO sees no device {device!r} here.", f"It sees {', '.join(found)}."
+        )
+    if device != "CPU":
+        raise SettingError(
+            f"The device {device} can't write keys and values into a cache in main memory, where "
+            "Paceline keeps them.",
+            "Use the device CPU.",
+        )
+
+
+def page(target: str, model: Any) -> None:
+    """Turn the state that a model keeps for itself into a cache that we own. Raises ModelError for
+    one without such a state, or with another beside it."""
+    kinds = [op.get_type_name() for op in model.get_ops()]
+    if "ReadValue" not in kinds or "ScaledDotProductAttention" not in kinds:
+        raise ModelError(
+            f"{target} keeps no keys and values, so nothing of it can be paged.",
+            "Export it with its state: optimum-cli export openvino --task "
+            "text-generation-with-past.",
+        )
+    paged_attention_transformation(model, allow_qq_bias=True)
+    if any(op.get_type_name() == "ReadValue" for op in model.get_ops()):
+        raise ModelError(
+            f"{target} keeps a state besides keys and values, which can't be rewound.",
+            "Use a model with attention only.",
+        )
+
+
+def score_only_wanted_rows(target: str, model: Any) -> None:
+    """Put a choice of rows before the last matrix product: of a prompt only the last row's logits
+    are wanted, and the product with the vocabulary is the largest there is."""
+    node = model.outputs[0].get_node()
+    while node.get_type_name() in _AFTER_THE_LAST_PRODUCT:
+        node = node.input(0).get_source_output().get_node()
+    if node.get_type_name() != "MatMul":
+        raise ModelError(
+            f"{target} ends with {node.get_type_name()}, not with a product with its vocabulary.",
+            "Use a model that ends as language models do.",
+        )
+    rows = ops.parameter([-1], ov.Type.i32, name=ROWS)
+    rows.output(0).get_tensor().set_names({ROWS})
+    hidden = node.input(0).get_source_output()
+    axis = ops.constant(0, ov.Type.i32)
+    node.input(0).replace_source_output(ops.gather(hidden, rows, axis).output(0))
+    model.add_parameters([rows])
+    model.validate_nodes_and_infer_types()
+
+
+def _properties(arithmetic: Arithmetic) -> dict[str, Any]:
+    """Cached keys and values are kept in the type of the arithmetic: the plugin's own choice is u8,
+    scaled by block, where a token that was taken back has moved its neighbours."""
+    strict = arithmetic.precision == "strict"
+    chosen: dict[str, Any] = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": arithmetic.threads,
+        "KV_CACHE_PRECISION": "f32" if strict else preferred_type(),
+    }
+    if strict:
+        chosen |= {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    if arithmetic.cache is not None:
+        chosen["KV_CACHE_PRECISION"] = CACHE_TYPES[arithmetic.cache]
+    return chosen
+
+
+def preferred_type() -> str:
+    """The type in which the plugin computes when it may choose."""
+    return "bf16" if "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
+
+
+def _layouts(compiled: Any) -> Iterator[Layout]:
+    ports = {port.any_name: port for port in compiled.inputs}
+    keys = sorted(
+        (name for name in ports if name.startswith("key_cache.")),
+        key=lambda name: int(name.rpartition(".")[2]),
+    )
+    for name in keys:
+        pair = (name, name.replace("key", "value", 1))
+        yield Layout(
+            pair,
+            tuple(_block_shape(ports[each]) for each in pair),  # type: ignore[arg-type]
+            tuple(_type_name(ports[each]) for each in pair),  # type: ignore[arg-type]
+        )
+
+
+def _block_shape(port: Any) -> tuple[int, ...]:
+    return tuple(size.get_length() for size in list(port.partial_shape)[1:])
+
+
+def _type_name(port: Any) -> str:
+    return str(port.element_type.get_type_name())
+
+
+def _check_memory(target: str, model: Any, xml: Path, context_size: int, sequences: int) -> None:
+    """Refuse what doesn't fit before the weights are read: a system that promises more memory
+    than it has would kill the process later."""
+    free = free_bytes()
+    if free is None:
+        return
+    weights = xml.with_suffix(".bin").stat().st_size
+    token = _STATE_BYTES * sum(
+        math.prod(size.get_length() for size in op.output(0).partial_shape if size.is_static)
+        for op in model.get_ops()
+        if op.get_type_name() == "ReadValue"
+    )
+    needed = weights + token * context_size * sequences
+    if needed <= free:
+        return
+    fitting = max(0, (free - weights) // (token * sequences)) if token else 0
+    raise ModelError(
+        f"{target} needs {weights / 2**30:.1f} GiB for its weights and up to "
+        f"{(needed - weights) / 2**30:.1f} GiB for {sequences} x {context_size} tokens; "
+        f"{free / 2**30:.1f} GiB of memory are free.",
+        f"Ask for a context of at most {fitting // BLOCK * BLOCK} tokens."
+        if fitting >= BLOCK
+        else "Use a smaller model.",
+    )
+
+
+@contextlib.contextmanager
+def readable(target: str) -> Iterator[None]:
+    """Turn whatever OpenVINO raises while loading into one ModelError."""
+    try:
+        yield
+    except PacelineError:
+        raise
+    except MemoryError as error:
+        raise ModelError(f"{target} doesn't fit into memory.", "Use a smaller model.") from error
+    except Exception as error:  # it raises RuntimeError for everything
+        raise ModelError(
+            f"OpenVINO can't load {target}: {last_line(error)}.",
+            "Check that its files are whole and of a version that this OpenVINO reads.",
+        ) from error
+
+
+def last_line(error: Exception) -> str:
+    """What is the matter, of a message that begins with places in a source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return (told or lines or [type(error).__name__])[-1][:300].rstrip(". :")

@@ -1,0 +1,238 @@
+"""The OpenVINO engine beyond what all engines promise."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino")
+pytest.importorskip("openvino_genai")
+pytest.importorskip("llama_cpp")
+
+import openvino as ov
+import tiny_gguf
+import tiny_openvino as tiny
+from openvino import opset13 as ops
+
+from paceline.engines import openvino as engine_module
+from paceline.engines import openvino_model
+from paceline.engines.base import Job
+from paceline.engines.load import engine_of
+from paceline.engines.openvino import OpenVinoEngine
+from paceline.engines.openvino_cache import BLOCK
+from paceline.errors import ModelError, SettingError
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache that holds the tiny model's export."""
+    monkeypatch.setenv("PACELINE_CACHE", tiny.folder())
+
+
+@pytest.fixture
+def exported(cache: None) -> Path:
+    """The directory of the tiny model's IR."""
+    with tiny.load(64, 1) as engine:
+        return Path(engine.facts()["exported_to"])
+
+
+def model_directory(exported: Path, directory: Path) -> Path:
+    """An IR as an exporter leaves it, with its tokenizer."""
+    transformers = pytest.importorskip("tiny_transformers")
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        shutil.copyfile(exported / name, directory / name)
+    transformers.byte_level_tokenizer().save_pretrained(directory)
+    (directory / "config.json").write_text('{"max_position_embeddings": 48}')
+    return directory
+
+
+class TestScoring:
+    def test_the_rows_are_llamacpps(self) -> None:
+        tokens = np.random.default_rng(0).integers(2, 262, 40).tolist()
+        with tiny.load(64, 1) as ours, tiny_gguf.load("llama", 64, 1) as theirs:
+            [mine] = ours.score([Job(ours.open(), tokens, 40)])
+            [other] = theirs.score([Job(theirs.open(), tokens, 40)])
+            # One holds its weights in float16, the other in float32.
+            np.testing.assert_allclose(mine, other, atol=0.05)
+
+    def test_prompts_longer_than_a_forward_are_fed_in_parts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tokens = np.random.default_rng(0).integers(2, 262, 90).tolist()
+        with tiny.load(96, 2) as engine:
+            [whole] = engine.score([Job(engine.open(), tokens, 50)])
+            whole = whole.copy()
+            cut = engine_module.forwards
+            monkeypatch.setattr(
+                engine_module, "forwards", lambda jobs, **how: cut(jobs, limit=16, **how)
+            )
+            [parts] = engine.score([Job(engine.open(), tokens, 50)])
+            np.testing.assert_allclose(parts, whole, atol=1e-3)
+
+    def test_a_fork_shares_what_it_has_in_common(self) -> None:
+        with tiny.load(96, 3) as engine:
+            trunk, used = engine.open(), engine.cache.blocks
+            engine.score([Job(trunk, [5] * (2 * BLOCK + 3))])
+            assert used.used == 3
+            twins = [trunk.fork(), trunk.fork()]
+            assert used.used == 3
+            engine.score([Job(twin, [6]) for twin in twins])
+            assert used.used == 5
+            assert engine.facts()["cache_used_bytes"] == 5 * engine.cache.block_bytes
+            trunk.close()
+            assert used.used == 4
+            for twin in twins:
+                twin.close()
+            assert used.used == 0
+
+    def test_all_sequences_can_be_full_forks_of_one(self) -> None:
+        with tiny.load(96, 3) as engine:
+            trunk = engine.open()
+            engine.score([Job(trunk, [5] * 95)])
+            every = [trunk, trunk.fork(), trunk.fork()]
+            for number, sequence in enumerate(every):
+                sequence.rewind(0)
+                engine.score([Job(sequence, [number + 2] * 96)])
+            assert engine.cache.blocks.used == 9
+
+    def test_a_cache_scaled_by_block_takes_no_trees(self) -> None:
+        with tiny.load(64, 1, cache_type="u8") as engine:
+            assert not engine.capabilities.trees
+            assert "cache u8" in engine.facts()["dtype"]
+            sequence = engine.open()
+            engine.score([Job(sequence, [5] * 40)])
+            sequence.rewind(33)
+            engine.score([Job(sequence, [6, 7], 2)])
+
+    def test_a_closed_engine_scores_nothing(self) -> None:
+        engine = tiny.load(64, 1)
+        sequence = engine.open()
+        engine.close()
+        engine.close()
+        with pytest.raises(ValueError, match="closed"):
+            engine.score([Job(sequence, [5])])
+
+
+class TestFacts:
+    def test_they_say_in_what_numbers_it_computes(self) -> None:
+        with tiny.load(64, 2) as engine:
+            facts = engine.facts()
+        assert facts["dtype"] == "f32, weights of the GGUF file, cache f32, strict"
+        assert facts["dynamic_quantization_group"] == 0
+        assert facts["threads"] == 1
+        assert facts["device"] == "cpu"
+        per_token = 3 * 2 * 2 * 8 * 4  # layers, keys and values, heads, of 8 floats
+        assert facts["cache_bytes"] == 2 * 64 * per_token
+        assert facts["weights"] == "of the GGUF file"
+        with tiny.load(64, 1, precision="auto", cache_type="float16") as engine:
+            assert "cache f16" in engine.facts()["dtype"]
+            assert "strict" not in engine.facts()["dtype"]
+
+
+class TestLoading:
+    def test_an_ir_directory_is_known_by_its_file(self, exported: Path, tmp_path: Path) -> None:
+        directory = model_directory(exported, tmp_path)
+        assert engine_of(str(directory)) == "openvino"
+        assert engine_of(str(directory / "openvino_model.xml")) == "openvino"
+        with OpenVinoEngine.load(str(directory), threads=1) as engine:
+            assert engine.capabilities.context_size == 48
+            assert engine.tokenizer.decode(engine.tokenizer.encode("abba cab")) == "abba cab"
+            engine.score([Job(engine.open(), [5, 6])])
+        with OpenVinoEngine.load_tokenizer(str(directory)) as reader:
+            assert reader.tokenizer.decode(reader.tokenizer.encode("abba cab")) == "abba cab"
+
+    def test_a_gguf_files_tokenizer_alone(self, cache: None) -> None:
+        tiny.load(64, 1).close()
+        with OpenVinoEngine.load_tokenizer(tiny.model()) as reader:
+            assert reader.name == "openvino"
+            assert reader.tokenizer.size == 264
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"threads": 0}, "threads is 0"),
+            ({"max_sequences": 0}, "max_sequences is 0"),
+            ({"context_size": 257}, "context_size is 257.*1 to 256"),
+            ({"device": "TPU"}, "no device 'TPU'.*CPU"),
+            ({"precision": "exact"}, "strict"),
+            ({"cache_type": "int3"}, "cache type"),
+            ({"dtype": "int8"}, "weights of .* have their type already"),
+            ({"dtype": "int5"}, "type of weights"),
+            ({"gpu": 1}, "option of the openvino engine"),
+        ],
+    )
+    def test_settings_that_cant_be_honoured(
+        self, cache: None, options: dict[str, object], message: str
+    ) -> None:
+        tiny.load(64, 1).close()
+        with pytest.raises(SettingError, match=message):
+            OpenVinoEngine.load(tiny.model(), **options)  # type: ignore[arg-type]
+
+    def test_a_device_that_cant_write_into_our_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Core:
+            available_devices = ("CPU", "GPU.0", "NPU")
+
+        monkeypatch.setattr(openvino_model, "core", Core)
+        openvino_model.check_device("CPU")
+        for device in ("GPU", "GPU.0", "NPU"):
+            with pytest.raises(SettingError, match=f"device {device} can't write.*CPU"):
+                openvino_model.check_device(device)
+
+    def test_what_isnt_a_model(self, tmp_path: Path) -> None:
+        with pytest.raises(ModelError, match="no file or directory"):
+            OpenVinoEngine.load(str(tmp_path / "none"))
+        with pytest.raises(ModelError, match=r"neither an openvino_model.xml nor a config.json"):
+            OpenVinoEngine.load(str(tmp_path))
+
+    def test_a_directory_without_a_tokenizer(self, exported: Path) -> None:
+        with pytest.raises(ModelError, match=r"no tokenizer.json"):
+            OpenVinoEngine.load(str(exported))
+
+    def test_a_cut_off_ir(self, exported: Path, tmp_path: Path) -> None:
+        directory = model_directory(exported, tmp_path)
+        text = (directory / "openvino_model.xml").read_text()
+        (directory / "openvino_model.xml").write_text(text[: len(text) // 2])
+        with pytest.raises(ModelError, match="OpenVINO can't load"):
+            OpenVinoEngine.load(str(directory))
+
+    def test_an_ir_without_a_state(self, exported: Path, tmp_path: Path) -> None:
+        directory = model_directory(exported, tmp_path)
+        given = ops.parameter([-1, 4], ov.Type.f32, name="input_ids")
+        product = ops.matmul(given, ops.constant(np.ones((4, 8), np.float32)), False, False)
+        (directory / "openvino_model.bin").unlink()
+        ov.save_model(ov.Model([product], [given]), directory / "openvino_model.xml")
+        with pytest.raises(ModelError, match=r"nothing of it can be paged.*with-past"):
+            OpenVinoEngine.load(str(directory))
+
+    def test_too_little_memory_is_said_before_loading(
+        self, exported: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        weights = (exported / "openvino_model.bin").stat().st_size
+        per_token = 3 * 2 * 2 * 8 * 4  # layers, keys and values, heads, of 8 floats
+        monkeypatch.setattr(openvino_model, "free_bytes", lambda: weights + 150 * per_token)
+        with pytest.raises(ModelError, match=r"1 x 256 tokens.*context of at most 128 tokens"):
+            OpenVinoEngine.load(tiny.model())
+        monkeypatch.setattr(openvino_model, "free_bytes", lambda: 1000)
+        with pytest.raises(ModelError, match="smaller model"):
+            OpenVinoEngine.load(tiny.model())
+
+
+@pytest.mark.model
+def test_a_real_models_rows_are_llamacpps(smollm2_path: Path) -> None:
+    from paceline.engines.llamacpp import LlamaCppEngine
+
+    text = "The river rises in the mountains and flows through three countries to the sea."
+    laws = []
+    for kind in (LlamaCppEngine, OpenVinoEngine):
+        with kind.load(str(smollm2_path), context_size=128) as engine:
+            tokens = engine.tokenizer.encode(text)
+            [rows] = engine.score([Job(engine.open(), tokens, len(tokens))])
+            shifted = np.array(rows, np.float64)
+            shifted -= shifted.max(-1, keepdims=True)
+            laws.append(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+    llamacpp, openvino = laws
+    # What llama.cpp's eight-bit activations make; rounded minima would make it 0.46.
+    assert (np.exp(llamacpp) * (llamacpp - openvino)).sum(-1).mean() < 0.02

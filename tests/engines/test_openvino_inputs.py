@@ -1,0 +1,110 @@
+"""What a paged forward is told: places, and who sees whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino")
+
+from paceline.engines.openvino_cache import BLOCK
+from paceline.engines.openvino_inputs import ROWS, Inputs, Stretch, visible
+
+NAMES = (
+    "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices",
+    "block_indices_begins", "max_context_len", ROWS, "qq_bias", "qq_bias_begins",
+)  # fmt: skip
+TREE = (-1, 0, 0, -1, 3)
+
+
+class Port:
+    def __init__(self, name: str) -> None:
+        self.any_name = name
+
+
+class Request:
+    """A stand-in that keeps what it is given."""
+
+    inputs = tuple(map(Port, NAMES))
+
+    def __init__(self) -> None:
+        self.given: dict[str, Any] = {}
+        self.calls: list[str] = []
+
+    def set_input_tensor(self, index: int, tensor: Any) -> None:
+        self.given[NAMES[index]] = tensor
+        self.calls.append(NAMES[index])
+
+    def values(self, name: str) -> list[int]:
+        return np.atleast_1d(self.given[name].data).tolist()
+
+
+def test_a_ragged_batch_is_one_row() -> None:
+    request = Request()
+    rows = Inputs(request, request).fill(
+        [Stretch([7, 8, 9], 2, [5], 3), Stretch([4], BLOCK, [1, 6, 3], 1)]
+    )
+    assert rows == 4
+    expected = {
+        "input_ids": [7, 8, 9, 4],
+        "position_ids": [2, 3, 4, BLOCK],
+        "past_lens": [2, BLOCK],
+        "subsequence_begins": [0, 3, 4],
+        "block_indices": [5, 1, 6],  # of blocks only those that the tokens reach
+        "block_indices_begins": [0, 1, 3],
+        "max_context_len": [BLOCK + 1],
+        ROWS: [0, 1, 2, 3],
+        "qq_bias": [],
+        "qq_bias_begins": [0, 0, 0],
+    }
+    assert {name: request.values(name) for name in NAMES} == expected
+
+
+def test_only_wanted_rows_are_asked_for_and_one_where_none_is() -> None:
+    request = Request()
+    inputs = Inputs(request, request)
+    assert inputs.fill([Stretch([7, 8, 9], 0, [5], 1), Stretch([4, 5], 0, [1], 1)]) == 2
+    assert request.values(ROWS) == [2, 4]
+    assert inputs.fill([Stretch([7, 8, 9], 0, [5], 0)]) == 1
+    assert request.values(ROWS) == [2]
+
+
+def test_a_tensor_is_made_once_for_each_size() -> None:
+    request = Request()
+    inputs = Inputs(request, request)
+    inputs.fill([Stretch([7], 0, [5], 1)])
+    first = dict(request.given)
+    request.calls.clear()
+    inputs.fill([Stretch([8], 1, [5], 1)])
+    assert request.calls == []
+    assert request.values("input_ids") == [8]
+    inputs.fill([Stretch([8, 9], 2, [5], 2)])
+    inputs.fill([Stretch([3], 4, [5], 1)])
+    assert request.given["input_ids"] is first["input_ids"]
+    assert request.values("input_ids") == [3]
+
+
+def test_a_trees_tokens_stand_and_see_as_their_paths_say() -> None:
+    stretch = Stretch([1, 2, 10, 11, 12, 13, 14], 5, [0], 6, TREE)
+    request = Request()
+    Inputs(request, request).fill([Stretch([9], 3, [2], 1), stretch])
+    assert request.values("position_ids") == [3, 5, 6, 7, 8, 8, 7, 8]
+    assert request.values("qq_bias_begins") == [0, 0, 49]
+    seen = np.array(request.values("qq_bias")).reshape(7, 7)
+    np.testing.assert_array_equal(seen, visible(stretch))
+    paths = {0: [0], 1: [0, 1], 2: [0, 2], 3: [3], 4: [3, 4]}
+    for index, path in paths.items():
+        assert np.flatnonzero(seen[2 + index]).tolist() == [0, 1, *(2 + i for i in path)]
+    assert np.flatnonzero(seen[0]).tolist() == [0]
+
+
+def test_a_forward_without_a_tree_forgets_the_last_ones() -> None:
+    request = Request()
+    inputs = Inputs(request, request)
+    inputs.fill([Stretch([1, 10, 11], 5, [0], 3, (-1, -1))])
+    assert len(request.values("qq_bias")) == 9
+    inputs.fill([Stretch([1], 5, [0], 1)])
+    assert request.values("qq_bias") == []
+    assert request.values("qq_bias_begins") == [0, 0]

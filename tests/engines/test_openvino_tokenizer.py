@@ -1,0 +1,74 @@
+"""Tokenizer files read without transformers, held against transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openvino")
+pytest.importorskip("transformers")
+
+import tiny_transformers as tiny
+
+from paceline.engines.openvino_tokenizer import read_tokenizer
+from paceline.engines.transformers_tokenizer import TransformersTokenizer
+from paceline.errors import ModelError, PromptError
+
+MADE = {"byte-level": tiny.byte_level_tokenizer, "sentencepiece": tiny.sentence_piece_tokenizer}
+CHAT = [{"role": "user", "content": "abba cab"}]
+
+
+def directory(path: Path, tokenizer: Any) -> Path:
+    tokenizer.save_pretrained(path)
+    (path / "generation_config.json").write_text('{"eos_token_id": [1, 5]}')
+    return path
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_it_is_what_transformers_reads(tmp_path: Path, kind: str) -> None:
+    tokenizer = MADE[kind]()
+    ours = read_tokenizer(directory(tmp_path, tokenizer))
+    theirs = TransformersTokenizer(tokenizer, [1, 5])
+    assert ours.size == theirs.size
+    assert ours.end_tokens == theirs.end_tokens == {1, 5}
+    assert ours.end_token == theirs.end_token
+    for text in (*tiny.CORPUS, "</s>ab", " leading"):
+        assert ours.encode(text) == theirs.encode(text)
+    for token in range(ours.size + 2):
+        assert ours.token_bytes(token) == theirs.token_bytes(token)
+        assert ours.piece(token) == theirs.piece(token)
+    if tokenizer.chat_template:
+        assert ours.encode_chat(CHAT) == theirs.encode_chat(CHAT)
+
+
+def test_a_template_may_lie_in_a_file_or_among_others(tmp_path: Path) -> None:
+    path = directory(tmp_path, tiny.byte_level_tokenizer())
+    wanted = read_tokenizer(path).encode_chat(CHAT)
+    settings = json.loads((path / "tokenizer_config.json").read_text())
+    (path / "chat_template.jinja").unlink(missing_ok=True)
+    named = [{"name": "tool", "template": "x"}, {"name": "default", "template": tiny.TEMPLATE}]
+    for template in (tiny.TEMPLATE, named):
+        text = json.dumps(settings | {"chat_template": template})
+        (path / "tokenizer_config.json").write_text(text)
+        assert read_tokenizer(path).encode_chat(CHAT) == wanted
+    (path / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": None}))
+    with pytest.raises(ModelError, match="no chat template"):
+        read_tokenizer(path).encode_chat(CHAT)
+    (path / "chat_template.jinja").write_text("{{ raise_exception('only cats') }}")
+    with pytest.raises((ModelError, PromptError), match="only cats"):
+        read_tokenizer(path).encode_chat(CHAT)
+
+
+def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no tokenizer.json"):
+        read_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match="tokenizer.json can't be read"):
+        read_tokenizer(tmp_path)
+    directory(tmp_path, tiny.byte_level_tokenizer())
+    (tmp_path / "tokenizer_config.json").write_text("[1]")
+    with pytest.raises(ModelError, match="holds no JSON object"):
+        read_tokenizer(tmp_path)

@@ -1,0 +1,37 @@
+"""A tiny random model for testing the OpenVINO engine: a GGUF file that its reader exports."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import tiny_gguf
+
+from paceline.engines.openvino import OpenVinoEngine
+
+
+def load(context_size: int, max_sequences: int, **options: str) -> OpenVinoEngine:
+    given = {"precision": "strict", **options}
+    with mock.patch.dict(os.environ, PACELINE_CACHE=folder()):
+        return OpenVinoEngine.load(
+            model(), context_size=context_size, max_sequences=max_sequences, threads=1, **given
+        )
+
+
+@functools.cache
+def model() -> str:
+    """The path of the GGUF file, written once a test run."""
+    return str(tiny_gguf.write(Path(folder()) / "llama.gguf", "llama", half=True))
+
+
+@functools.cache
+def folder() -> str:
+    made = tempfile.TemporaryDirectory(prefix="tiny-openvino-")
+    _FOLDERS.append(made)  # removed when the run ends
+    return made.name
+
+
+_FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
