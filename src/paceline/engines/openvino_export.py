@@ -13,11 +13,14 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import openvino as ov
+from openvino import opset13 as ops
 from tqdm import tqdm
 
 from paceline.engines.openvino_model import last_line
@@ -26,7 +29,13 @@ from paceline.models.catalog import cache_dir
 
 WEIGHTS: dict[str, dict[str, Any]] = {
     "int8": {"bits": 8, "sym": False},
-    "int4": {"bits": 4, "sym": True, "group_size": 128, "ratio": 1.0},
+    "int4": {
+        "bits": 4,
+        "sym": True,
+        "group_size": 128,
+        "group_size_fallback": "adjust",
+        "ratio": 1.0,
+    },
     "bfloat16": {},
     "float16": {},
     "float32": {},
@@ -34,7 +43,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 """Types of an exported directory's weights, with what nncf is asked for."""
 
 MANIFEST = "paceline-export.json"
-FORM = 2
+FORM = 3
 """Of the manifest and what it stands for. Raise it when an export would come out otherwise."""
 
 _TEXT_FILES = (
@@ -155,24 +164,40 @@ def _convert_gguf(path: Path, fresh: Path) -> None:
 
 
 def _export_directory(directory: Path, weights: str, fresh: Path) -> None:
-    from optimum.exporters.openvino import main_export
-    from optimum.intel import OVConfig, OVWeightQuantizationConfig
+    from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
 
     asked = WEIGHTS[weights]
-    config = OVConfig(dtype={"float16": "fp16", "float32": "fp32"}.get(weights, "auto"))
-    if asked:
-        config = OVConfig(quantization_config=OVWeightQuantizationConfig(**asked))
-    main_export(
+    model = OVModelForCausalLM.from_pretrained(
         str(directory),
-        output=str(fresh),
-        task="text-generation-with-past",
-        ov_config=config,
+        export=True,
+        compile=False,
+        use_cache=True,
         stateful=True,
-        convert_tokenizer=False,
-    )
+        **(
+            {"quantization_config": OVWeightQuantizationConfig(**asked)}
+            if asked
+            else {"load_in_8bit": False}
+        ),
+    ).model
+    if weights == "bfloat16":
+        _store_as_bfloat16(model)
+    xml = fresh / "openvino_model.xml"
+    ov.save_model(model, xml, compress_to_fp16=weights == "float16")
     for name in _TEXT_FILES:
         if (directory / name).is_file():
             shutil.copyfile(directory / name, fresh / name)
+
+
+def _store_as_bfloat16(model: Any) -> None:
+    """Matrices in bfloat16, converted where they are used."""
+    for node in model.get_ops():
+        if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
+            continue
+        if len(node.get_output_shape(0)) < 2:
+            continue
+        short = ops.convert(ops.constant(node.data, ov.Type.bf16), "f32")
+        for use in node.output(0).get_target_inputs():
+            use.replace_source_output(short.output(0))
 
 
 def _fingerprint(directory: Path) -> str:
@@ -197,7 +222,10 @@ def _progress(source: Path, made: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _exportable(source: Path) -> Iterator[None]:
     try:
-        yield
+        # What the libraries say on the way is for their authors, and no part of an answer.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+            warnings.simplefilter("ignore")
+            yield
     except PacelineError:
         raise
     except Exception as error:  # three libraries' errors
