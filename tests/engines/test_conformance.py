@@ -49,7 +49,11 @@ if find_spec("llama_cpp") and find_spec("gguf"):
     if find_spec("openvino") and find_spec("openvino_genai"):
         import tiny_openvino
 
-        CASES += [Case("openvino-llama", tiny_openvino.load, 1e-3)]
+        CASES += [
+            Case("openvino-strict", tiny_openvino.load, 1e-3),
+            # A cache of sixteen bits, and whatever arithmetic this processor prefers.
+            Case("openvino-auto", tiny_openvino.load_auto, 0.1),
+        ]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import tiny_gguf
 import tiny_openvino as tiny
 from openvino import opset13 as ops
 
+from paceline.cli.main import main
 from paceline.engines import openvino as engine_module
 from paceline.engines import openvino_model
 from paceline.engines.base import Job
@@ -91,29 +93,72 @@ class TestScoring:
     def test_all_sequences_can_be_full_forks_of_one(self) -> None:
         with tiny.load(96, 3) as engine:
             trunk = engine.open()
-            engine.score([Job(trunk, [5] * 95)])
+            engine.score([Job(trunk, [5] * 96)])
             every = [trunk, trunk.fork(), trunk.fork()]
             for number, sequence in enumerate(every):
-                sequence.rewind(0)
-                engine.score([Job(sequence, [number + 2] * 96)])
+                sequence.rewind(3)  # inside a block that is shared
+                engine.score([Job(sequence, [number + 2] * 93)])
             assert engine.cache.blocks.used == 9
 
-    def test_a_cache_scaled_by_block_takes_no_trees(self) -> None:
-        with tiny.load(64, 1, cache_type="u8") as engine:
-            assert not engine.capabilities.trees
-            assert "cache u8" in engine.facts()["dtype"]
+    def test_a_tree_whose_prompt_takes_several_forwards(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tokens = np.random.default_rng(0).integers(2, 262, 26).tolist()
+        tree = (-1, 0, 0, -1, 3)
+        with tiny.load(64, 2) as engine:
+            job = Job(engine.open(), tokens, 6, tree)
+            whole = np.array(engine.score([job])[0])
+            cut = engine_module.forwards
+            monkeypatch.setattr(
+                engine_module, "forwards", lambda jobs, **how: cut(jobs, limit=8, **how)
+            )
+            [parts] = engine.score([Job(engine.open(), tokens, 6, tree)])
+            np.testing.assert_allclose(parts, whole, atol=1e-3)
+
+    def test_after_a_failure_no_sequence_holds_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Failing:
+            def __init__(self, request: Any) -> None:
+                self.request, self.left = request, 1
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.request, name)
+
+            def infer(self) -> None:
+                self.left -= 1
+                if self.left < 0:
+                    raise RuntimeError("Exception from src/x.cpp:1:\nno memory left\n")
+                self.request.infer()
+
+        with tiny.load(96, 2) as engine:
             sequence = engine.open()
-            engine.score([Job(sequence, [5] * 40)])
-            sequence.rewind(33)
-            engine.score([Job(sequence, [6, 7], 2)])
+            engine.score([Job(sequence, [5] * 10)])
+            cut = engine_module.forwards
+            monkeypatch.setattr(
+                engine_module, "forwards", lambda jobs, **how: cut(jobs, limit=40, **how)
+            )
+            real = engine._request
+            monkeypatch.setattr(engine, "_request", Failing(real))
+            with pytest.raises(ModelError, match=r"failed in a forward: no memory left\. Use"):
+                engine.score([Job(sequence, [6] * 70)])
+            assert (sequence.length, engine.cache.blocks.used) == (10, 1)
+            monkeypatch.setattr(engine, "_request", real)
+            engine.score([Job(sequence, [6] * 70)])
+
+    def test_another_engines_sequence_is_refused(self) -> None:
+        with tiny.load(64, 1) as engine, tiny.load(64, 1) as other:
+            job = Job(other.open(), [5])
+            with pytest.raises(ValueError, match="another engine's"):
+                engine.score([job])
 
     def test_a_closed_engine_scores_nothing(self) -> None:
-        engine = tiny.load(64, 1)
+        engine = tiny.load(64, 2)
         sequence = engine.open()
         engine.close()
         engine.close()
         with pytest.raises(ValueError, match="closed"):
             engine.score([Job(sequence, [5])])
+        with pytest.raises(ValueError, match="closed"):
+            engine.open()
 
 
 class TestFacts:
@@ -144,11 +189,36 @@ class TestLoading:
         with OpenVinoEngine.load_tokenizer(str(directory)) as reader:
             assert reader.tokenizer.decode(reader.tokenizer.encode("abba cab")) == "abba cab"
 
-    def test_a_gguf_files_tokenizer_alone(self, cache: None) -> None:
-        tiny.load(64, 1).close()
+    def test_a_tokenizer_alone_exports_nothing(
+        self, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
         with OpenVinoEngine.load_tokenizer(tiny.model()) as reader:
             assert reader.name == "openvino"
-            assert reader.tokenizer.size == 264
+            assert reader.vocabulary_size == reader.tokenizer.size == 264
+        directory = model_directory(exported, tmp_path)
+        (directory / "openvino_model.xml").unlink()
+        (directory / "config.json").write_text('{"vocab_size": 320}')
+        with OpenVinoEngine.load_tokenizer(str(directory)) as reader:
+            assert reader.vocabulary_size == 320  # padding rows included
+        assert not (tmp_path / "cache").exists()
+
+    def test_what_can_be_refused_is_before_a_model_is_exported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+        for options in ({"device": "TPU"}, {"context_size": 257}, {"cache_type": "u8"}):
+            with pytest.raises(SettingError):
+                OpenVinoEngine.load(tiny.model(), **options)  # type: ignore[arg-type]
+        assert not (tmp_path / "cache").exists()
+
+    def test_models_export_prints_where_it_is(
+        self, exported: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["models", "export", tiny.model()]) == 0
+        assert capsys.readouterr().out == f"{exported}\n"
+        assert main(["models", "export", tiny.model(), "--dtype", "int4"]) == 2
+        assert "dtype is int4" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -159,6 +229,7 @@ class TestLoading:
             ({"device": "TPU"}, "no device 'TPU'.*CPU"),
             ({"precision": "exact"}, "strict"),
             ({"cache_type": "int3"}, "cache type"),
+            ({"cache_type": "u8"}, "cache type"),
             ({"dtype": "int8"}, "weights of .* have their type already"),
             ({"dtype": "int5"}, "type of weights"),
             ({"gpu": 1}, "option of the openvino engine"),

@@ -26,9 +26,15 @@ class Maker:
         self.made += 1
         (fresh / "openvino_model.bin").write_bytes(b"weights" * self.made)
 
-    def get(self, identity: str = "a") -> Path:
+    def get(self, identity: str = "a", *, verify: bool = False) -> Path:
         return export._cached(
-            Path("model.gguf"), "m-a", {"sha256": identity}, ("maker",), self, "pip install it"
+            Path("model.gguf"),
+            "m-a",
+            {"sha256": identity},
+            ("maker",),
+            self,
+            "pip install it",
+            verify=verify,
         )
 
 
@@ -84,6 +90,43 @@ def test_a_damaged_one_is_made_again(maker: Maker, harm: str) -> None:
     assert maker.made == 2
 
 
+def test_damage_of_the_same_size_is_found_by_verifying(maker: Maker) -> None:
+    made = maker.get()
+    (made / "openvino_model.bin").write_bytes(b"Weights")
+    maker.get()
+    assert maker.made == 1
+    maker.get(verify=True)
+    assert maker.made == 2
+
+
+def test_another_process_that_was_first_is_left_alone(maker: Maker) -> None:
+    def slow(fresh: Path) -> None:
+        theirs.append(maker.get())
+        (fresh / "openvino_model.bin").write_bytes(b"later")
+
+    theirs: list[Path] = []
+    made = export._cached(Path("m"), "m-a", {"sha256": "a"}, ("maker",), slow, "")
+    assert theirs == [made]
+    assert (made / "openvino_model.bin").read_bytes() == b"weights"
+    assert [path.name for path in made.parent.iterdir()] == ["m-a"]
+
+
+def test_others_may_read_what_was_made(maker: Maker) -> None:
+    made = maker.get()
+    plain = made.parent / "plain"
+    plain.mkdir()
+    assert made.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_cache_that_cant_be_written_is_named(
+    maker: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ModelError, match=r"can't be written into .*file.*PACELINE_CACHE"):
+        maker.get()
+
+
 def test_without_the_exporter_any_versions_export_will_do(maker: Maker) -> None:
     made = maker.get()
     maker.versions["maker"] = None
@@ -110,6 +153,8 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGMLxxxx")
     with pytest.raises(ModelError, match="is no GGUF file"):
         export.exported_gguf(tmp_path / "m.gguf")
+    with pytest.raises(ModelError, match="can't be read: No such file"):
+        export.exported_gguf(tmp_path / "none.gguf")
 
 
 def test_a_directory_is_told_by_what_is_in_it(tmp_path: Path) -> None:
@@ -118,6 +163,7 @@ def test_a_directory_is_told_by_what_is_in_it(tmp_path: Path) -> None:
     first = export._fingerprint(tmp_path)
     assert export._fingerprint(tmp_path) == first
     (tmp_path / "notes.txt").write_text("said")
+    (tmp_path / "odd.json").mkdir()
     assert export._fingerprint(tmp_path) == first
     (tmp_path / "config.json").write_text('{"a": 1}')
     second = export._fingerprint(tmp_path)

@@ -105,18 +105,69 @@ def test_a_graph_gets_the_files_minima_wherever_its_rows_went(tmp_path: Path, ki
     np.testing.assert_allclose(matrix_of(model, 256), wanted, atol=2e-2)
 
 
-def test_a_block_of_one_value_keeps_it(tmp_path: Path) -> None:
-    data = raw(Q.Q4_1, columns=32)
-    data[2, :2] = 0  # no step
-    data[2, 4:] = 0
+@pytest.mark.parametrize("step", [0.0, 1e-7], ids=["none", "vanishing"])
+def test_a_block_without_a_step_is_its_minimum_whatever_its_codes(
+    tmp_path: Path, step: float
+) -> None:
+    data = raw(Q.Q4_1, columns=64)
+    data[2, :2] = np.float16([step]).view(np.uint8)
     path = written(tmp_path / "m.gguf", Q.Q4_1, data)
     rows = list(READERS[Q.Q4_1](data))
     codes = np.stack([codes_of(packed) for packed, _, _ in rows])
-    model = graph(codes, np.stack([row[1] for row in rows]), np.zeros((6, 1)))
+    assert codes[2, 0].any()
+    model = graph(codes, np.stack([row[1] for row in rows]), np.zeros((6, 2)))
     mend(path, model)
-    ours, wanted = matrix_of(model, 32), gguf.dequantize(data, Q.Q4_1)
-    assert np.ptp(wanted[2]) == 0
-    np.testing.assert_allclose(ours, wanted, atol=2e-3)
+    np.testing.assert_allclose(matrix_of(model, 64), gguf.dequantize(data, Q.Q4_1), atol=2e-3)
+
+
+LEFT_OUT: dict[str, tuple[dict[str, Any], str, str]] = {
+    "another family": ({}, "gemma2", "is of the family gemma2"),
+    "scaled positions": ({"rope.scaling.type": "yarn"}, "llama", r"rotary positions \(yarn\)"),
+    "some dimensions": ({"rope.dimension_count": 4}, "llama", "only 4 of a head's 8 dimensions"),
+    "parts": ({"split.count": 3}, "llama", "one of 3 parts"),
+    "factors": ({"tensor": "rope_freqs.weight"}, "llama", "a tensor rope_freqs.weight"),
+    "a bias": ({"tensor": "blk.0.attn_q.bias"}, "llama", "a tensor blk.0.attn_q.bias"),
+    "experts": ({"tensor": "blk.0.ffn_gate_exps.weight"}, "qwen2", "ffn_gate_exps"),
+}
+
+
+def headed(path: Path, told: dict[str, Any], family: str) -> Path:
+    """A file with some settings and one tensor."""
+    writer = gguf.GGUFWriter(path, family)
+    writer.add_embedding_length(16)
+    writer.add_head_count(2)
+    for key, value in told.items():
+        if key == "split.count":
+            writer.add_uint16(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(f"{family}.{key}", value)
+        elif key != "tensor":
+            writer.add_string(f"{family}.{key}", value)
+    writer.add_tensor(told.get("tensor", "output.weight"), np.zeros((2, 16), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_what_the_reader_would_pass_over_is_refused(tmp_path: Path, case: str) -> None:
+    told, family, message = LEFT_OUT[case]
+    with pytest.raises(ModelError, match=message):
+        openvino_gguf.refuse_what_is_left_out(headed(tmp_path / "m.gguf", told, family))
+
+
+@pytest.mark.parametrize(
+    ("told", "family"),
+    [
+        ({"tensor": "blk.0.attn_q.bias"}, "qwen2"),
+        ({"tensor": "blk.10.attn_q_norm.weight"}, "qwen3"),
+        ({"rope.dimension_count": 8, "rope.scaling.type": "none", "split.count": 1}, "llama"),
+    ],
+)
+def test_what_the_reader_knows_is_taken(tmp_path: Path, told: dict[str, Any], family: str) -> None:
+    openvino_gguf.refuse_what_is_left_out(headed(tmp_path / "m.gguf", told, family))
 
 
 def test_weights_that_arent_the_files_are_refused(tmp_path: Path) -> None:

@@ -58,8 +58,21 @@ def test_a_template_may_lie_in_a_file_or_among_others(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no chat template"):
         read_tokenizer(path).encode_chat(CHAT)
     (path / "chat_template.jinja").write_text("{{ raise_exception('only cats') }}")
-    with pytest.raises((ModelError, PromptError), match="only cats"):
+    with pytest.raises(PromptError, match=r"^The model's chat template.*only cats\. Change"):
         read_tokenizer(path).encode_chat(CHAT)
+
+
+def test_roles_may_be_in_the_map_alone_and_ends_in_the_text_configuration(tmp_path: Path) -> None:
+    directory(tmp_path, tiny.byte_level_tokenizer())
+    (tmp_path / "generation_config.json").unlink()
+    (tmp_path / "config.json").write_text('{"text_config": {"eos_token_id": 7}}')
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    del settings["eos_token"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": {"content": "</s>"}}')
+    found = read_tokenizer(tmp_path)
+    assert found.end_token == 1
+    assert found.end_tokens == {1, 7}
 
 
 def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ def load(context_size: int, max_sequences: int, **options: str) -> OpenVinoEngin
         )
 
 
+def load_auto(context_size: int, max_sequences: int) -> OpenVinoEngine:
+    return load(context_size, max_sequences, precision="auto", cache_type="float16")
+
+
 @functools.cache
 def model() -> str:
     """The path of the GGUF file, written once a test run."""

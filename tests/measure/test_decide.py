@@ -393,12 +393,18 @@ def test_of_several_engines_with_the_same_model_the_fastest_is_chosen() -> None:
     said = " ".join(plan.remarks)
     assert "lookup --engine openvino is 1.23 times as fast as lookup on llamacpp (95 %" in said
     assert "their texts can differ" in said
+    assert "On llamacpp" not in said  # there was nothing to say of it
 
 
 def test_another_engine_is_not_chosen_without_an_interval_above_1() -> None:
     plan = decide(both(0.8, [1.0, 1.9, 1.1], home=1.2))
     assert plan.target.engine == "llamacpp"
     assert "lookup --engine openvino is 1.0" in " ".join(plan.remarks)
+
+
+def test_what_was_said_of_the_other_engines_is_said_with_their_name() -> None:
+    said = " ".join(decide(both(0.8, [1.6], home=0.9)).remarks)
+    assert "On llamacpp: Plain decoding, because no draft pays" in said
 
 
 def test_plain_decoding_on_another_engine_may_be_the_fastest() -> None:
@@ -408,7 +414,13 @@ def test_plain_decoding_on_another_engine_may_be_the_fastest() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"path": "/m/other.gguf"}, {"vocabulary_hash": "cd"}, {"path": None, "model": "b"}]
+    "changes",
+    [
+        {"path": "/m/other.gguf"},
+        {"vocabulary_hash": "cd"},
+        {"path": None, "model": "b"},
+        {"weights": "int8"},
+    ],
 )
 def test_another_model_on_another_engine_is_not_compared(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -45,8 +45,8 @@ def _add_export(actions: argparse._SubParsersAction[Parser]) -> None:
         "export",
         help=text,
         description=f"{text.capitalize()}. The engine openvino does it too, when it first needs "
-        "one. A GGUF file keeps its weights; a model directory is quantised, which needs "
-        "paceline[openvino-export].",
+        "one. What is there already is read whole and compared with its checksums. A GGUF file "
+        "keeps its weights; a model directory is quantised, which needs paceline[openvino-export].",
     )
     action.add_argument(
         "names", metavar="MODEL", nargs="+", help="a demo model, GGUF file or model directory"
@@ -125,8 +125,8 @@ def _path(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     _refuse_json(args)
     plugins.find("engine", "openvino")  # says what is missing
-    from paceline.engines.openvino_source import find_ir
+    from paceline.engines.openvino_source import find_ir, find_place
 
-    for name in args.names:
-        print(find_ir(resolve(name), args.dtype).xml.parent)
+    for place in [find_place(resolve(name), args.dtype) for name in args.names]:
+        print(find_ir(place, args.dtype, verify=True).xml.parent)
     return 0

@@ -72,8 +72,7 @@ def add_place(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--cache-type",
         metavar="TYPE",
-        help="openvino: keys and values in float32, bfloat16, float16 or u8 (default: as it "
-        "computes)",
+        help="openvino: keys and values in float32, bfloat16 or float16 (default: as it computes)",
     )
 
 

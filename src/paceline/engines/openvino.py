@@ -20,8 +20,14 @@ from paceline.engines.cpu import default_threads
 from paceline.engines.forwards import Part, forwards
 from paceline.engines.openvino_cache import BLOCK, PagedCache
 from paceline.engines.openvino_inputs import Inputs, Stretch
-from paceline.engines.openvino_model import Arithmetic, Paged, compile_paged
-from paceline.engines.openvino_source import Source, find_source
+from paceline.engines.openvino_model import (
+    Arithmetic,
+    Paged,
+    check_device,
+    compile_paged,
+    last_line,
+)
+from paceline.engines.openvino_source import Ir, Reader, find_ir, find_place, find_reader
 from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.errors import ModelError, SettingError, unknown_name
 from paceline.types import Array
@@ -32,26 +38,26 @@ class OpenVinoSequence(Sequence):
 
     def __init__(self, engine: OpenVinoEngine) -> None:
         super().__init__()
-        self._engine = engine
+        self.engine = engine
         self.blocks: list[int] = []
 
     def _fork(self) -> OpenVinoSequence:
-        twin = self._engine.open()
+        twin = self.engine.open()
         twin.blocks = list(self.blocks)
-        self._engine.cache.blocks.share(twin.blocks)
+        self.engine.cache.blocks.share(twin.blocks)
         twin.tokens = list(self.tokens)
         return twin
 
     def _rewind(self, length: int) -> None:
-        self._engine.cache.cut(self.blocks, length)
+        self.engine.cache.cut(self.blocks, length)
 
     def _keep(self, length: int, path: AbstractSequence[int]) -> None:
-        self._engine.cache.gather(self.blocks, length, path)
-        self._engine.cache.cut(self.blocks, length + len(path))
+        self.engine.cache.gather(self.blocks, length, path)
+        self.engine.cache.cut(self.blocks, length + len(path))
 
     def _close(self) -> None:
-        self._engine.cache.cut(self.blocks, 0)
-        self._engine.opened -= 1
+        self.engine.cache.cut(self.blocks, 0)
+        self.engine.opened -= 1
 
 
 class OpenVinoEngine(Engine):
@@ -63,23 +69,22 @@ class OpenVinoEngine(Engine):
 
     name = "openvino"
     needs = (
-        "pip install paceline[openvino]; OpenVINO model directories, GGUF files, and model "
-        "directories with paceline[openvino-export]"
+        "pip install paceline[openvino]; OpenVINO model directories, GGUF files with "
+        "paceline[llamacpp] too, model directories with paceline[openvino-export]"
     )
 
-    def __init__(self, source: Source, paged: Paged, settings: dict[str, Any]) -> None:
-        """Takes over what `find_source` and `compile_paged` gave. Use `load`."""
-        self.model, self.tokenizer = source.ir.label, source.tokenizer
+    def __init__(self, reader: Reader, ir: Ir, paged: Paged, settings: dict[str, Any]) -> None:
+        """Takes over what `find_reader`, `find_ir` and `compile_paged` gave. Use `load`."""
+        self.model, self.tokenizer = reader.label, reader.tokenizer
         self.vocabulary_size = paged.vocabulary_size
         context_size, sequences = settings["context_size"], settings["max_sequences"]
         blocks = sequences * -(-context_size // BLOCK)
-        # One more: a shared block is copied before it is given back.
-        self.cache = PagedCache(paged.layers, blocks + 1)
+        self.cache = PagedCache(paged.layers, blocks)
         self.capabilities = Capabilities(
-            context_size=context_size, max_sequences=sequences, trees=self.cache.movable
+            context_size=context_size, max_sequences=sequences, trees=True
         )
         self.opened = 0
-        self._source, self._settings = source, settings
+        self._reader, self._ir, self._settings = reader, ir, settings
         self._facts = self._all_facts(paged, blocks)
         self._request: Any = paged.compiled.create_infer_request()
         for name, tensor in self.cache.tensors.items():
@@ -110,9 +115,8 @@ class OpenVinoEngine(Engine):
         device           CPU; no other writes into a cache that lies in main memory
         precision        auto: the arithmetic that the plugin prefers; strict: float32, and
                          activations aren't rounded to eight bits
-        cache_type       of keys and values: float32, bfloat16, float16 or u8; by default that of
-                         the arithmetic. With u8 a token that was taken back leaves a trace: values
-                         are scaled by block
+        cache_type       of keys and values: float32, bfloat16 or float16; by default that of the
+                         arithmetic
 
         Raises ModelError for a model that can't be found, exported or paged, or doesn't fit into
         memory; SettingError for a setting out of range or unknown.
@@ -125,21 +129,24 @@ class OpenVinoEngine(Engine):
         for setting, value in (("max_sequences", max_sequences), ("threads", threads)):
             if value is not None and value < 1:
                 raise SettingError(f"{setting} is {value}.", "It must be 1 or more.")
+        # Whatever can be refused is, before a model is exported, which may take minutes.
+        device = (device or "CPU").upper()
+        check_device(device)
         arithmetic = Arithmetic(precision or "auto", cache_type, threads or default_threads())
-        source = find_source(target, dtype)
+        place = find_place(target, dtype)
+        reader = find_reader(target, place)
         try:
-            size = fitting_context(target, source.longest_context, context_size)
-            paged = compile_paged(
-                target, source.ir.xml, (device or "CPU").upper(), arithmetic, size, max_sequences
-            )
+            size = fitting_context(target, reader.longest_context, context_size)
+            ir = find_ir(place, dtype)
+            paged = compile_paged(target, ir.xml, device, arithmetic, size, max_sequences)
             settings = {
                 "context_size": size,
                 "max_sequences": max_sequences,
                 "precision": arithmetic.precision,
             }
-            engine = cls(source, paged, settings)
+            engine = cls(reader, ir, paged, settings)
         except BaseException:
-            source.free()
+            reader.free()
             raise
         engine.place = Path(target).expanduser().absolute()
         return engine
@@ -147,25 +154,44 @@ class OpenVinoEngine(Engine):
     @classmethod
     def load_tokenizer(cls, target: str) -> TokenizerOnly:
         """Raises ModelError as `load` does."""
-        source = find_source(target, None)
+        reader = find_reader(target, find_place(target))
         return TokenizerOnly(
             cls.name,
-            source.ir.label,
-            source.tokenizer,
-            source.tokenizer.size,
+            reader.label,
+            reader.tokenizer,
+            reader.vocabulary_size,
             Path(target).expanduser().absolute(),
-            source.free,
+            reader.free,
+            reader.longest_context,
         )
 
     def open(self) -> OpenVinoSequence:
+        self._check_open()
         if self.opened >= self.capabilities.max_sequences:
             raise too_many_sequences(self.capabilities.max_sequences)
         self.opened += 1
         return OpenVinoSequence(self)
 
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
+        self._check_open()
+        if any(self._owner_of(job.sequence) is not self for job in jobs):
+            raise ValueError("the sequence is another engine's")
+        try:
+            return self._rows(jobs)
+        except BaseException:
+            for job in jobs:  # nothing more is held than before
+                self.cache.cut(job.sequence.blocks, job.sequence.length)  # type: ignore[attr-defined]
+            raise
+
+    @staticmethod
+    def _owner_of(sequence: Sequence) -> OpenVinoEngine | None:
+        return sequence.engine if isinstance(sequence, OpenVinoSequence) else None
+
+    def _check_open(self) -> None:
         if self._request is None:
             raise ValueError("the engine is closed")
+
+    def _rows(self, jobs: AbstractSequence[Job]) -> list[Array]:
         cut = list(forwards(jobs, whole_trees=True))
         if len(cut) == 1:  # views, no copies
             return self._forward(jobs, cut[0])
@@ -181,7 +207,10 @@ class OpenVinoEngine(Engine):
         try:
             self._request.infer()
         except Exception as error:  # OpenVINO raises RuntimeError for everything
-            raise ModelError(f"OpenVINO failed: {error}.", "Use a smaller context.") from error
+            raise ModelError(
+                f"OpenVINO failed in a forward: {last_line(error)}.",
+                "Use a smaller context, or another engine.",
+            ) from error
         logits = self._request.get_output_tensor(0).data.reshape(wanted, self.vocabulary_size)
         found, begin = [], 0
         for part in parts:
@@ -207,19 +236,19 @@ class OpenVinoEngine(Engine):
             "threads": _property(compiled, "INFERENCE_NUM_THREADS"),
             "dtype": self._numbers(paged),
             "dynamic_quantization_group": _property(compiled, "DYNAMIC_QUANTIZATION_GROUP_SIZE"),
-            "weights_bytes": self._source.ir.xml.with_suffix(".bin").stat().st_size,
+            "weights_bytes": self._ir.xml.with_suffix(".bin").stat().st_size,
             "cache_bytes": blocks * self.cache.block_bytes,
             "context_size": settings["context_size"],
             "max_sequences": settings["max_sequences"],
             "attention": "paged, ragged batch without padding",
             "openvino_version": ov.__version__.split("-")[0],
-            **self._source.ir.facts,
+            **self._ir.facts,
         }
 
     def _numbers(self, paged: Paged) -> str:
         """What the model computes in, in one string: costs hold for this alone."""
         arithmetic = _property(paged.compiled, "INFERENCE_PRECISION_HINT")
-        weights = self._source.ir.facts.get("weights", "as stored")
+        weights = self._ir.facts.get("weights", "as stored")
         keys, values = paged.layers[0].types
         cache = keys if keys == values else f"{keys}/{values}"
         told = f"{arithmetic}, weights {weights}, cache {cache}"
@@ -232,7 +261,7 @@ class OpenVinoEngine(Engine):
         if self._request is not None:
             self._request = self._inputs = None  # type: ignore[assignment]
             self.cache.close()
-            self._source.free()
+            self._reader.free()
 
 
 def _property(compiled: Any, name: str) -> Any:

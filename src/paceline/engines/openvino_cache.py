@@ -18,7 +18,7 @@ import openvino as ov
 BLOCK = 32
 """Tokens in a block; the CPU plugin knows no other number."""
 
-_AS_NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16, "u8": np.uint8}
+_AS_NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16}
 
 
 class Blocks:
@@ -56,8 +56,8 @@ class Layout:
     """The key and value tensors of one layer, as the compiled model asks for them.
 
     names     of the model's inputs: keys, values
-    shapes    of one block of each: (heads, BLOCK, head size), longer where scales are stored
-    types     of each, as OpenVINO names them: f32, bf16, f16, u8
+    shapes    of one block of each: (heads, BLOCK, head size)
+    types     of each, as OpenVINO names them: f32, bf16 or f16
     """
 
     names: tuple[str, str]
@@ -71,12 +71,6 @@ class Layout:
             for shape, kind in zip(self.shapes, self.types, strict=True)
         )
 
-    @property
-    def plain(self) -> bool:
-        """Whether a token's keys and values lie in places of their own, not scaled together with
-        those of its block, so that they can be moved and the rest is as it was."""
-        return "u8" not in self.types
-
 
 class PagedCache:
     """Room for `count` blocks in every layer. Memory that was never written is not taken from the
@@ -85,7 +79,6 @@ class PagedCache:
     def __init__(self, layers: AbstractSequence[Layout], count: int) -> None:
         self.blocks = Blocks(count)
         self.block_bytes = sum(layer.block_bytes for layer in layers)
-        self.movable = all(layer.plain for layer in layers)
         self._arrays: list[Any] = []
         self.tensors: dict[str, ov.Tensor] = {}
         for layer in layers:

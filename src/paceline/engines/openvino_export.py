@@ -43,7 +43,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 """Types of an exported directory's weights, with what nncf is asked for."""
 
 MANIFEST = "paceline-export.json"
-FORM = 3
+FORM = 4
 """Of the manifest and what it stands for. Raise it when an export would come out otherwise."""
 
 _TEXT_FILES = (
@@ -56,39 +56,42 @@ _TEXT_FILES = (
 )
 
 
-def exported_gguf(path: Path) -> Path:
+def exported_gguf(path: Path, *, verify: bool = False) -> Path:
     """The directory with a GGUF file's IR; made on the first call. Raises ModelError for a file
-    that OpenVINO GenAI's reader doesn't take."""
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise ModelError(
-                f"{path} is no GGUF file.", "Name an OpenVINO model's directory, or a GGUF file."
-            )
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    that can't be read, or that OpenVINO GenAI's reader doesn't take.
+
+    verify    compare the checksums of one that is there
+    """
+    with _legible(path):
+        source = _begin_and_size(path)
     return _cached(
         path,
-        f"{path.stem}-{digest[:16]}",
-        {"sha256": digest},
-        ("openvino-genai",),
+        f"{path.stem}-{source[:16]}",
+        {"fingerprint": source},
+        ("openvino-genai", "gguf"),
         lambda fresh: _convert_gguf(path, fresh),
         "pip install 'paceline[openvino]'",
+        verify=verify,
     )
 
 
-def exported_directory(directory: Path, weights: str) -> Path:
+def exported_directory(directory: Path, weights: str, *, verify: bool = False) -> Path:
     """The directory with a model directory's IR and tokenizer; made on the first call. Raises
-    ModelError without optimum-intel, or for a family that it doesn't know."""
-    source = _fingerprint(directory)
-    name = f"{directory.name}-{source[:16]}-{weights}"
+    ModelError without optimum-intel, or for a family that it doesn't know.
+
+    verify    compare the checksums of one that is there
+    """
+    with _legible(directory):
+        source = _fingerprint(directory)
     return _cached(
         directory,
-        name,
+        f"{directory.resolve().name}-{source[:16]}-{weights}",
         {"fingerprint": source, "weights": weights},
         ("optimum-intel", "nncf"),
         lambda fresh: _export_directory(directory, weights, fresh),
         "pip install 'paceline[openvino-export]', in an environment of its own where transformers "
         "is another",
+        verify=verify,
     )
 
 
@@ -99,6 +102,8 @@ def _cached(
     makers: tuple[str, ...],
     make: Callable[[Path], None],
     cure: str,
+    *,
+    verify: bool = False,
 ) -> Path:
     """A directory in the cache, made if it isn't there, damaged, or was made by other versions than
     would make it now. Where the makers aren't installed, any version's will do."""
@@ -107,25 +112,37 @@ def _cached(
     versions = {maker: _version(maker) for maker in makers}
     present = None not in versions.values()
     wanted = {"form": FORM, **identity, **({"made_by": versions} if present else {})}
-    if _sound(made, wanted):
+    if _sound(made, wanted, verify=verify):
         return made
     if not present:
         missing = ", ".join(maker for maker, found in versions.items() if found is None)
         raise ModelError(
             f"{source} isn't exported to OpenVINO's form yet, and {missing} is missing here.", cure
         )
-    root.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{source.stem}-", dir=root))
-    try:
-        with _progress(source, made), _exportable(source):
-            make(fresh)
+    with _writable(root), _progress(source, made):
+        root.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{made.name}-", dir=root))
+        try:
+            with _exportable(source):
+                make(fresh)
             _write_manifest(fresh, wanted)
-        shutil.rmtree(made, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another process was first
-            os.rename(fresh, made)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+            if not _sound(made, wanted):  # another process may have been first
+                _put_in_place(fresh, made)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
     return made
+
+
+def _put_in_place(fresh: Path, made: Path) -> None:
+    """Let a new export stand where an old one may be. Whoever reads the old one goes on."""
+    mask = os.umask(0)
+    os.umask(mask)
+    fresh.chmod(0o777 & ~mask)  # a temporary directory is its owner's alone
+    old = fresh.with_name(f"{fresh.name}.old")
+    if made.exists():
+        made.rename(old)
+    fresh.rename(made)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _version(distribution: str) -> str | None:
@@ -135,24 +152,30 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _sound(made: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether a cached export is whole and what is wanted."""
+def _sound(made: Path, wanted: Mapping[str, Any], *, verify: bool = False) -> bool:
+    """Whether a cached export is whole and what is wanted; by its files' sizes, or by their
+    checksums, for which all of it is read."""
     try:
         manifest = json.loads((made / MANIFEST).read_text(encoding="utf-8"))
-        files = manifest["files"]
         return all(manifest.get(key) == value for key, value in wanted.items()) and all(
-            (made / name).stat().st_size == entry["bytes"] for name, entry in files.items()
+            (made / name).stat().st_size == entry["bytes"]
+            and (not verify or _sha256(made / name) == entry["sha256"])
+            for name, entry in manifest["files"].items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _write_manifest(directory: Path, wanted: Mapping[str, Any]) -> None:
-    files = {}
-    for path in sorted(directory.iterdir()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": digest}
+    files = {
+        path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(directory.iterdir())
+    }
     text = json.dumps({**wanted, "files": files}, indent=1) + "\n"
     (directory / MANIFEST).write_text(text, encoding="utf-8")
 
@@ -164,20 +187,15 @@ def _convert_gguf(path: Path, fresh: Path) -> None:
 
 
 def _export_directory(directory: Path, weights: str, fresh: Path) -> None:
+    import torch
     from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
 
     asked = WEIGHTS[weights]
+    how: dict[str, Any] = {"load_in_8bit": False, "torch_dtype": torch.float32}
+    if asked:
+        how = {"quantization_config": OVWeightQuantizationConfig(**asked)}
     model = OVModelForCausalLM.from_pretrained(
-        str(directory),
-        export=True,
-        compile=False,
-        use_cache=True,
-        stateful=True,
-        **(
-            {"quantization_config": OVWeightQuantizationConfig(**asked)}
-            if asked
-            else {"load_in_8bit": False}
-        ),
+        str(directory), export=True, compile=False, use_cache=True, stateful=True, **how
     ).model
     if weights == "bfloat16":
         _store_as_bfloat16(model)
@@ -200,10 +218,22 @@ def _store_as_bfloat16(model: Any) -> None:
             use.replace_source_output(short.output(0))
 
 
+def _begin_and_size(path: Path) -> str:
+    """Of a GGUF file, which may have gigabytes: its first megabyte, its size and time."""
+    facts = path.stat()
+    with path.open("rb") as file:
+        begin = file.read(1 << 20)
+    if not begin.startswith(b"GGUF"):
+        raise ModelError(
+            f"{path} is no GGUF file.", "Name an OpenVINO model's directory, or a GGUF file."
+        )
+    return hashlib.sha256(begin + f"{facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()
+
+
 def _fingerprint(directory: Path) -> str:
     """Of a model directory: what its small files say, and the size and time of its large ones."""
     digest = hashlib.sha256()
-    for path in sorted(directory.iterdir()):
+    for path in sorted(path for path in directory.iterdir() if path.is_file()):
         if path.suffix in (".json", ".jinja", ".model"):
             digest.update(path.name.encode() + path.read_bytes())
         elif path.suffix in (".safetensors", ".bin"):
@@ -220,6 +250,26 @@ def _progress(source: Path, made: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _legible(source: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        fact = f"{source} can't be read: {error.strerror}."
+        raise ModelError(fact, "Check its path and rights.") from None
+
+
+@contextlib.contextmanager
+def _writable(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ModelError(
+            f"An export can't be written into {root}: {error.strerror}.",
+            "Make room or change its rights, or name another cache with PACELINE_CACHE.",
+        ) from None
+
+
+@contextlib.contextmanager
 def _exportable(source: Path) -> Iterator[None]:
     try:
         # What the libraries say on the way is for their authors, and no part of an answer.
@@ -229,6 +279,8 @@ def _exportable(source: Path) -> Iterator[None]:
     except PacelineError:
         raise
     except Exception as error:  # three libraries' errors
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the system's own, which is about files
         raise ModelError(
             f"{source} can't be exported to OpenVINO's form: {last_line(error)}.",
             "Use a model of a family that the exporter knows, or another engine.",

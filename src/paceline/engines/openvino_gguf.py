@@ -8,6 +8,7 @@ again in the file by the row's codes and scales.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,21 @@ Rows = Iterator[tuple[Any, Any, Any]]
 """Packed codes, scales and minima of each row."""
 
 
+FAMILIES = ("llama", "qwen2", "qwen3")
+_BIASED = "qwen2"
+_TENSORS = re.compile(
+    r"(token_embd|output_norm|output"
+    r"|blk\.\d+\.(attn_(norm|q|k|v|output|q_norm|k_norm)|ffn_(norm|gate|up|down)))\.weight"
+)
+_BIASES = re.compile(r"blk\.\d+\.attn_(q|k|v)\.bias")
+_MOST = 60000
+"""Largest zero point: float16 ends a little above."""
+
+
 def convert(path: Path, directory: Path) -> None:
-    """Write openvino_model.xml and .bin into a directory. Raises ModelError where the reader's
-    codes aren't the file's."""
+    """Write openvino_model.xml and .bin into a directory. Raises ModelError for a file of which
+    the reader would leave something out, and where its codes aren't the file's."""
+    refuse_what_is_left_out(path)
     # The reader writes beside the file that it reads, so it is given a link.
     link = directory / "model.gguf"
     link.symlink_to(path.absolute())
@@ -51,6 +64,44 @@ def convert(path: Path, directory: Path) -> None:
         mended.with_suffix(part).rename(made.with_suffix(part))
 
 
+def refuse_what_is_left_out(path: Path) -> None:
+    """The reader passes over what it doesn't know, so that is refused here."""
+    file = gguf.GGUFReader(path)
+
+    def told(key: str) -> Any:
+        field = file.get_field(key)
+        return None if field is None else field.contents()
+
+    family = told("general.architecture")
+    reason = None
+    if family not in FAMILIES:
+        reason = f"is of the family {family}"
+    elif (told("split.count") or 1) > 1:
+        reason = f"is one of {told('split.count')} parts"
+    elif told(f"{family}.rope.scaling.type") not in (None, "none"):
+        reason = f"scales its rotary positions ({told(f'{family}.rope.scaling.type')})"
+    elif (rotary := told(f"{family}.rope.dimension_count")) not in (None, _head_size(told, family)):
+        reason = f"turns only {rotary} of a head's {_head_size(told, family)} dimensions"
+    else:
+        for name in (tensor.name for tensor in file.tensors):
+            known = _TENSORS.fullmatch(name) or (family == _BIASED and _BIASES.fullmatch(name))
+            if not known:
+                reason = f"has a tensor {name}"
+                break
+    if reason is not None:
+        raise ModelError(
+            f"{path.name} {reason}, which OpenVINO GenAI's reader doesn't take into account.",
+            "Use the llamacpp engine, or the model's original directory.",
+        )
+
+
+def _head_size(told: Any, family: str) -> int:
+    size = told(f"{family}.attention.key_length")
+    if size is None:
+        size = told(f"{family}.embedding_length") // told(f"{family}.attention.head_count")
+    return int(size)
+
+
 def mend(path: Path, model: Any) -> None:
     """Give every four-bit weight of a model the zero points that the file's minima stand for."""
     codes = [node for node in model.get_ops() if is_rounded(node)]
@@ -69,10 +120,13 @@ def mend(path: Path, model: Any) -> None:
                 )
             found[number] = row
         steps = scales.astype(np.float32)
-        # A block of one value has no step; its codes are zero and its minimum is that value.
-        flat = steps == 0
+        # Where the step vanishes beside the minimum, all weights of a block are the minimum,
+        # whatever its codes: (0 - -1) times it.
+        flat = np.abs(found) >= _MOST * np.abs(steps)
         points = np.where(flat, -1, -found / np.where(flat, 1, steps)).astype(np.float16)
         replace(subtract, points, np.where(flat, found, steps).astype(np.float16))
+        if flat.any():
+            clear(subtract, packed, flat)
 
 
 def is_rounded(node: Any) -> bool:
@@ -111,6 +165,23 @@ def replace(subtract: Any, points: Any, scales: Any) -> None:
     [product] = [use.get_node() for use in subtract.output(0).get_target_inputs()]
     subtract.input(1).replace_source_output(ops.constant(points[..., None]).output(0))
     product.input(1).replace_source_output(ops.constant(scales[..., None]).output(0))
+
+
+def clear(subtract: Any, packed: Any, flat: Any) -> None:
+    """Make the codes of some blocks zero.
+
+    packed    uint8, shape (rows, bytes)
+    flat      bool, shape (rows, blocks)
+    """
+    codes = np.where(np.repeat(flat, BLOCK // 2, axis=1), np.uint8(0), packed)
+    old = constant(subtract, 0)
+    shape = ov.Shape(old.get_output_shape(0))
+    # A constant of a tensor only points to it, so it is copied into one of OpenVINO's own.
+    own = ov.Tensor(ov.Type.u4, shape)
+    ov.Tensor(codes.reshape(-1), shape, ov.Type.u4).copy_to(own)
+    new = ops.constant(own)
+    for use in old.output(0).get_target_inputs():
+        use.replace_source_output(new.output(0))
 
 
 def rows_of(path: Path) -> dict[tuple[bytes, bytes], Any]:

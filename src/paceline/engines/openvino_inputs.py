@@ -99,8 +99,8 @@ class Inputs:
             self._put(name, tensor)
 
     def _put(self, name: str, tensor: ov.Tensor) -> None:
-        self._set[name] = tensor
         self._request.set_input_tensor(self._at[name], tensor)
+        self._set[name] = tensor
 
 
 def _positions(stretch: Stretch) -> list[int]:

@@ -19,11 +19,10 @@ from paceline.engines.openvino_cache import BLOCK, Layout
 from paceline.engines.openvino_inputs import ROWS
 from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
 
-CACHE_TYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "u8": "u8"}
+CACHE_TYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 PRECISIONS = ("auto", "strict")
 _AFTER_THE_LAST_PRODUCT = {"Add", "Convert", "Divide", "Multiply", "Reshape", "Result", "Tanh"}
-_STATE_BYTES = 4
-"""Of a cached number, for an estimate before the model is compiled: float32 is the most."""
+_BYTES = {"f32": 4, "bf16": 2, "f16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +44,14 @@ class Arithmetic:
         if self.cache is not None and self.cache not in CACHE_TYPES:
             raise unknown_name("cache type", self.cache, CACHE_TYPES)
 
+    @property
+    def cache_type(self) -> str:
+        """As OpenVINO names it. The plugin's own choice is u8, scaled by block, where a token that
+        was taken back has moved its neighbours; so it isn't offered."""
+        if self.cache is not None:
+            return CACHE_TYPES[self.cache]
+        return "f32" if self.precision == "strict" else preferred_type()
+
 
 @dataclass(frozen=True, slots=True)
 class Paged:
@@ -64,15 +71,21 @@ def compile_paged(
     target: str, xml: Path, device: str, arithmetic: Arithmetic, context_size: int, sequences: int
 ) -> Paged:
     """Raises ModelError for a model that has no state to page, or doesn't fit into memory."""
-    check_device(device)
     with readable(target):
         model = core().read_model(xml)
-        _check_memory(target, model, xml, context_size, sequences)
+        token = cached_numbers(model) * _BYTES[arithmetic.cache_type]
+        _check_memory(target, xml, token, context_size, sequences)
         page(target, model)
         score_only_wanted_rows(target, model)
         compiled = core().compile_model(model, device, _properties(arithmetic))
         layers = tuple(_layouts(compiled))
         vocabulary = compiled.outputs[0].partial_shape[-1]
+    if any(kind not in _BYTES for layer in layers for kind in layer.types):
+        raise ModelError(
+            f"OpenVINO keeps {target}'s keys and values in {layers[0].types[0]}, which can't be "
+            "rewound.",
+            "Name another --cache-type.",
+        )
     if vocabulary.is_dynamic:
         raise ModelError(f"{target} doesn't say how many tokens it scores.", "Export it again.")
     return Paged(compiled, layers, vocabulary.get_length())
@@ -132,19 +145,14 @@ def score_only_wanted_rows(target: str, model: Any) -> None:
 
 
 def _properties(arithmetic: Arithmetic) -> dict[str, Any]:
-    """Cached keys and values are kept in the type of the arithmetic: the plugin's own choice is u8,
-    scaled by block, where a token that was taken back has moved its neighbours."""
-    strict = arithmetic.precision == "strict"
     chosen: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": arithmetic.threads,
-        "KV_CACHE_PRECISION": "f32" if strict else preferred_type(),
+        "KV_CACHE_PRECISION": arithmetic.cache_type,
     }
-    if strict:
+    if arithmetic.precision == "strict":
         chosen |= {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-    if arithmetic.cache is not None:
-        chosen["KV_CACHE_PRECISION"] = CACHE_TYPES[arithmetic.cache]
     return chosen
 
 
@@ -176,18 +184,25 @@ def _type_name(port: Any) -> str:
     return str(port.element_type.get_type_name())
 
 
-def _check_memory(target: str, model: Any, xml: Path, context_size: int, sequences: int) -> None:
-    """Refuse what doesn't fit before the weights are read: a system that promises more memory
-    than it has would kill the process later."""
-    free = free_bytes()
-    if free is None:
-        return
-    weights = xml.with_suffix(".bin").stat().st_size
-    token = _STATE_BYTES * sum(
+def cached_numbers(model: Any) -> int:
+    """How many numbers a token's keys and values are, of a model that isn't paged yet."""
+    return sum(
         math.prod(size.get_length() for size in op.output(0).partial_shape if size.is_static)
         for op in model.get_ops()
         if op.get_type_name() == "ReadValue"
     )
+
+
+def _check_memory(target: str, xml: Path, token: int, context_size: int, sequences: int) -> None:
+    """Refuse what doesn't fit before the weights are read: a system that promises more memory
+    than it has would kill the process later.
+
+    token    bytes of a token's keys and values
+    """
+    free = free_bytes()
+    if free is None:
+        return
+    weights = xml.with_suffix(".bin").stat().st_size
     needed = weights + token * context_size * sequences
     if needed <= free:
         return

@@ -35,7 +35,9 @@ class TokenizerFiles:
             self.backend_tokenizer = FastTokenizer.from_file(str(path))
         except Exception as error:  # the library raises a bare Exception
             raise ModelError(f"{path} can't be read: {error}.", "Copy it there again.") from None
-        self._config = read_json(directory / "tokenizer_config.json")
+        # What both name is the configuration's; older directories have roles in the map alone.
+        roles = read_json(directory / "special_tokens_map.json")
+        self._config = roles | read_json(directory / "tokenizer_config.json")
         self.chat_template = _chat_template(directory, self._config)
         self.eos_token_id = self._id_of("eos_token")
 
@@ -80,12 +82,19 @@ def read_tokenizer(directory: Path) -> TransformersTokenizer:
     """Raises ModelError for a directory without a tokenizer.json, or with one that can't be read
     token by token."""
     ends: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        told = read_json(directory / name).get("eos_token_id")
+    config = read_json(directory / "config.json")
+    places = (read_json(directory / "generation_config.json"), config, text_config(config))
+    for told in (place.get("eos_token_id") for place in places):
         if told is not None:
             ends = [told] if isinstance(told, int) else list(told)
             break
     return TransformersTokenizer(TokenizerFiles(directory), ends)
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What a configuration says of its text model, which may be all of it."""
+    found: dict[str, Any] = config.get("text_config") or config
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:

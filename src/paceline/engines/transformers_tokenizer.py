@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.engines.tokenizer import Message, Tokenizer, checked_text
-from paceline.errors import ModelError
+from paceline.errors import ModelError, PacelineError
 
 SPACE = "▁"
 """What SentencePiece writes for a space."""
@@ -78,6 +78,8 @@ class TransformersTokenizer(Tokenizer):
             text = self._tokenizer.apply_chat_template(
                 [dict(message) for message in messages], add_generation_prompt=True, tokenize=False
             )
+        except PacelineError:
+            raise
         except Exception as error:  # templates raise what they like
             raise ModelError(
                 f"The model's chat template refuses these messages: {str(error).rstrip('.')}.",

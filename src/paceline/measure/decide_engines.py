@@ -11,6 +11,9 @@ from paceline.measure.run import Described
 from paceline.measure.stats import Ratio
 from paceline.measure.wording import interval_words
 
+QUANTISED = ("int8", "int4")
+"""Weights that the openvino engine's export rounds: another model than the one it was made of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -33,10 +36,12 @@ def rivals_of(done: BenchResult, plain: Described) -> list[Described]:
 
 
 def same_model(one: Described, other: Described) -> bool:
-    """Whether two targets are read from one place, or are called the same where one has none, and
-    have the same tokens."""
+    """Whether two targets are read from one place, or are called the same where one has none, have
+    the same tokens, and neither was quantised on the way."""
     mine, theirs = one.target, other.target
     if mine.get("vocabulary_hash") != theirs.get("vocabulary_hash"):
+        return False
+    if {mine.get("weights"), theirs.get("weights")} & set(QUANTISED):
         return False
     if mine.get("path") and theirs.get("path"):
         return bool(mine["path"] == theirs["path"])
@@ -53,13 +58,24 @@ def fastest(done: BenchResult, home: Choice, away: Sequence[Choice]) -> Choice:
     for choice in away:
         ratio = done.ratio(choice.one.name, beside=home.one.name)
         if ratio is None:
+            compared.append(
+                f"{placed(choice.one)} and {placed(home.one)} have no prompt that both decoded "
+                "past its first token, so they aren't compared."
+            )
             continue
         compared.append(sentence(choice.one, home.one, ratio))
         if pays(gain_of(ratio)) and ratio.value > most:
             best, most = choice, ratio.value
-    if len({one.one.target.get("dtype") for one in (home, *away)}) > 1 and compared:
+    every = (home, *away)
+    if len({choice.one.target.get("dtype") for choice in every}) > 1:
         compared.append("The engines compute in other numbers, so their texts can differ.")
-    return Choice(best.one, (*best.remarks, *compared))
+    others = [
+        f"On {choice.one.target.get('engine')}: {remark}"
+        for choice in every
+        if choice is not best
+        for remark in choice.remarks
+    ]
+    return Choice(best.one, (*best.remarks, *compared, *others))
 
 
 def sentence(one: Described, other: Described, ratio: Ratio) -> str:
