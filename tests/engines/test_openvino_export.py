@@ -149,6 +149,14 @@ def test_a_failed_export_leaves_nothing(maker: Maker, tmp_path: Path) -> None:
     assert list((tmp_path / "openvino").iterdir()) == []
 
 
+def test_an_export_that_doesnt_fit_into_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "free_bytes", lambda: 2**30)
+    with pytest.raises(ModelError, match=r"takes about 3\.5 GiB of memory, and 1\.0 GiB are free"):
+        export._convert_gguf(Path("m.gguf"), 2**30, tmp_path)
+
+
 def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGMLxxxx")
     with pytest.raises(ModelError, match="is no GGUF file"):

@@ -23,6 +23,7 @@ import openvino as ov
 from openvino import opset13 as ops
 from tqdm import tqdm
 
+from paceline.engines.cpu import free_bytes
 from paceline.engines.openvino_model import last_line
 from paceline.errors import ModelError, PacelineError
 from paceline.models.catalog import cache_dir
@@ -46,6 +47,9 @@ MANIFEST = "paceline-export.json"
 FORM = 4
 """Of the manifest and what it stands for. Raise it when an export would come out otherwise."""
 
+GGUF_MEMORY = 3.5
+"""Times a GGUF file's size: what its export takes at most (3.4 was measured)."""
+
 _TEXT_FILES = (
     "config.json",
     "generation_config.json",
@@ -64,12 +68,13 @@ def exported_gguf(path: Path, *, verify: bool = False) -> Path:
     """
     with _legible(path):
         source = _begin_and_size(path)
+        size = path.stat().st_size
     return _cached(
         path,
         f"{path.stem}-{source[:16]}",
         {"fingerprint": source},
         ("openvino-genai", "gguf"),
-        lambda fresh: _convert_gguf(path, fresh),
+        lambda fresh: _convert_gguf(path, size, fresh),
         "pip install 'paceline[openvino]'",
         verify=verify,
     )
@@ -180,7 +185,14 @@ def _write_manifest(directory: Path, wanted: Mapping[str, Any]) -> None:
     (directory / MANIFEST).write_text(text, encoding="utf-8")
 
 
-def _convert_gguf(path: Path, fresh: Path) -> None:
+def _convert_gguf(path: Path, size: int, fresh: Path) -> None:
+    free, needed = free_bytes(), GGUF_MEMORY * size
+    if free is not None and free < needed:
+        raise ModelError(
+            f"Exporting {path.name} takes about {needed / 2**30:.1f} GiB of memory, and "
+            f"{free / 2**30:.1f} GiB are free.",
+            "Export it on a machine with more, and copy the directory.",
+        )
     from paceline.engines.openvino_gguf import convert
 
     convert(path, fresh)
