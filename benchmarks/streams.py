@@ -40,8 +40,9 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     chance = random.Random(args.seed)
     for turn in range(args.turns):
+        seed = chance.random()  # the same prompts for all
         for name in chance.sample(names, len(names)):
-            rows.append({"turn": turn, "engine": name, **sides[name].run(chance.random())})
+            rows.append({"turn": turn, "engine": name, **sides[name].run(seed)})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     first, *others = names
     ratios = {f"{other} over {first}": ratio(rows, other, first) for other in others}
