@@ -136,7 +136,7 @@ def test_without_the_exporter_any_versions_export_will_do(maker: Maker) -> None:
 
 def test_without_the_exporter_and_an_export_one_line_names_what_is_missing(maker: Maker) -> None:
     maker.versions["maker"] = None
-    with pytest.raises(ModelError, match=r"maker is missing here. pip install it"):
+    with pytest.raises(ModelError, match=r"missing here: maker\. pip install it"):
         maker.get()
 
 

@@ -44,9 +44,10 @@ def _add_export(actions: argparse._SubParsersAction[Parser]) -> None:
     action = actions.add_parser(
         "export",
         help=text,
-        description=f"{text.capitalize()}. The engine openvino does it too, when it first needs "
-        "one. What is there already is read whole and compared with its checksums. A GGUF file "
-        "keeps its weights; a model directory is quantised, which needs paceline[openvino-export].",
+        description="Export models to OpenVINO's form, into the cache, and print where they are. "
+        "The engine\nopenvino does it too, when it first needs one. What is there already is read "
+        "whole and compared\nwith its checksums. A GGUF file keeps its weights; a model directory "
+        "is quantised, which needs\npaceline[openvino-export].",
     )
     action.add_argument(
         "names", metavar="MODEL", nargs="+", help="a demo model, GGUF file or model directory"

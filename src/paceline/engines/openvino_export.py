@@ -75,7 +75,7 @@ def exported_gguf(path: Path, *, verify: bool = False) -> Path:
         {"fingerprint": source},
         ("openvino-genai", "gguf"),
         lambda fresh: _convert_gguf(path, size, fresh),
-        "pip install 'paceline[openvino]'",
+        "pip install 'paceline[openvino]'.",
         verify=verify,
     )
 
@@ -95,7 +95,7 @@ def exported_directory(directory: Path, weights: str, *, verify: bool = False) -
         ("optimum-intel", "nncf"),
         lambda fresh: _export_directory(directory, weights, fresh),
         "pip install 'paceline[openvino-export]', in an environment of its own where transformers "
-        "is another",
+        "is another.",
         verify=verify,
     )
 
@@ -122,7 +122,9 @@ def _cached(
     if not present:
         missing = ", ".join(maker for maker, found in versions.items() if found is None)
         raise ModelError(
-            f"{source} isn't exported to OpenVINO's form yet, and {missing} is missing here.", cure
+            f"{source} isn't exported to OpenVINO's form yet, and what does it is missing here: "
+            f"{missing}.",
+            cure,
         )
     with _writable(root), _progress(source, made):
         root.mkdir(parents=True, exist_ok=True)
