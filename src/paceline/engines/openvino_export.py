@@ -193,7 +193,7 @@ def _convert_gguf(path: Path, size: int, fresh: Path) -> None:
         raise ModelError(
             f"Exporting {path.name} takes about {needed / 2**30:.1f} GiB of memory, and "
             f"{free / 2**30:.1f} GiB are free.",
-            "Export it on a machine with more, and copy the directory.",
+            "Close other programs, or use the llamacpp engine.",
         )
     from paceline.engines.openvino_gguf import convert
 
