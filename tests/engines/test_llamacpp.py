@@ -247,7 +247,7 @@ def test_a_sliding_window_says_what_it_costs() -> None:
     with tiny_gguf.load("gemma2", 256, 4) as engine:
         facts = engine.facts()
     # two of three layers have a window of 8; kept whole they hold 1024 cells instead of 256
-    layer = 1024 * 2 * tiny_gguf.KEY_HEADS * tiny_gguf.HEAD * 2
+    layer = 1024 * 2 * tiny_gguf.TINY.key_heads * tiny_gguf.TINY.head * 2
     assert facts["sliding_window_tokens"] == 8
     assert facts["cache_bytes"] == pytest.approx(3 * layer, rel=0.05)
     assert facts["sliding_window_kept_whole_bytes"] == pytest.approx(2 * layer * 3 / 4, rel=0.1)

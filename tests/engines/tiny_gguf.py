@@ -4,17 +4,39 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import gguf
 import numpy as np
-from gguf import TokenType
+from gguf import GGMLQuantizationType, TokenType
 
 from paceline.engines.llamacpp import LlamaCppEngine
 
+
+class Shape(NamedTuple):
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    key_heads: int
+    head: int
+
+
+class Matrices(NamedTuple):
+    """How matrices are stored, and the file type that says so, as OpenVINO's reader wants it."""
+
+    file_type: gguf.LlamaFileType
+    pack: Callable[[str, np.ndarray], tuple[np.ndarray, GGMLQuantizationType]]
+
+
+TINY = Shape(layers=3, width=48, inner=64, heads=6, key_heads=2, head=8)
+HALF = Matrices(
+    gguf.LlamaFileType.MOSTLY_F16,
+    lambda name, array: (array.astype(np.float16), GGMLQuantizationType.F16),
+)
 WINDOW = 8
-LAYERS, WIDTH, INNER, HEADS, KEY_HEADS, HEAD = 3, 48, 64, 6, 2, 8
 CONTEXT = 256
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -72,34 +94,36 @@ def normal(random: np.random.Generator, *shape: int) -> np.ndarray:
     return (scale * random.standard_normal(shape)).astype(np.float32)
 
 
-def attention_tensors(vocabulary: int, *, post_norms: bool) -> Tensors:
-    random, one = np.random.default_rng(7), np.ones(WIDTH, np.float32)
-    yield "token_embd.weight", normal(random, vocabulary, WIDTH)
+def attention_tensors(vocabulary: int, shape: Shape, *, post_norms: bool) -> Tensors:
+    width, queries, keys = shape.width, shape.heads * shape.head, shape.key_heads * shape.head
+    random, one = np.random.default_rng(7), np.ones(width, np.float32)
+    yield "token_embd.weight", normal(random, vocabulary, width)
     yield "output_norm.weight", one
-    for layer in range(LAYERS):
+    for layer in range(shape.layers):
         block = f"blk.{layer}."
         yield block + "attn_norm.weight", one
-        yield block + "attn_q.weight", normal(random, HEADS * HEAD, WIDTH)
-        yield block + "attn_k.weight", normal(random, KEY_HEADS * HEAD, WIDTH)
-        yield block + "attn_v.weight", normal(random, KEY_HEADS * HEAD, WIDTH)
-        yield block + "attn_output.weight", normal(random, WIDTH, HEADS * HEAD)
+        yield block + "attn_q.weight", normal(random, queries, width)
+        yield block + "attn_k.weight", normal(random, keys, width)
+        yield block + "attn_v.weight", normal(random, keys, width)
+        yield block + "attn_output.weight", normal(random, width, queries)
         yield block + "ffn_norm.weight", one
-        yield block + "ffn_gate.weight", normal(random, INNER, WIDTH)
-        yield block + "ffn_up.weight", normal(random, INNER, WIDTH)
-        yield block + "ffn_down.weight", normal(random, WIDTH, INNER)
+        yield block + "ffn_gate.weight", normal(random, shape.inner, width)
+        yield block + "ffn_up.weight", normal(random, shape.inner, width)
+        yield block + "ffn_down.weight", normal(random, width, shape.inner)
         if post_norms:
             yield block + "post_attention_norm.weight", one
             yield block + "post_ffw_norm.weight", one
 
 
 def mamba_tensors(vocabulary: int) -> Tensors:
-    random, inner, state, rank = np.random.default_rng(7), 2 * WIDTH, 16, 4
-    yield "token_embd.weight", normal(random, vocabulary, WIDTH)
-    yield "output_norm.weight", np.ones(WIDTH, np.float32)
-    for layer in range(LAYERS):
+    width, inner, state, rank = TINY.width, 2 * TINY.width, 16, 4
+    random = np.random.default_rng(7)
+    yield "token_embd.weight", normal(random, vocabulary, width)
+    yield "output_norm.weight", np.ones(width, np.float32)
+    for layer in range(TINY.layers):
         block = f"blk.{layer}."
-        yield block + "attn_norm.weight", np.ones(WIDTH, np.float32)
-        yield block + "ssm_in.weight", normal(random, 2 * inner, WIDTH)
+        yield block + "attn_norm.weight", np.ones(width, np.float32)
+        yield block + "ssm_in.weight", normal(random, 2 * inner, width)
         yield block + "ssm_conv1d.weight", normal(random, inner, 4)
         yield block + "ssm_conv1d.bias", normal(random, inner)
         yield block + "ssm_x.weight", normal(random, rank + 2 * state, inner)
@@ -107,31 +131,31 @@ def mamba_tensors(vocabulary: int) -> Tensors:
         yield block + "ssm_dt.bias", normal(random, inner)
         yield block + "ssm_a", -np.abs(normal(random, inner, state))
         yield block + "ssm_d", normal(random, inner)
-        yield block + "ssm_out.weight", normal(random, WIDTH, inner)
+        yield block + "ssm_out.weight", normal(random, width, inner)
 
 
-def add_shape(writer: gguf.GGUFWriter) -> None:
+def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_HEADS)
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.key_heads)
+    writer.add_key_length(shape.head)
+    writer.add_value_length(shape.head)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(HEAD)
+    writer.add_rope_dimension_count(shape.head)
 
 
 def add_state_space(writer: gguf.GGUFWriter) -> None:
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
+    writer.add_embedding_length(TINY.width)
+    writer.add_block_count(TINY.layers)
     writer.add_feed_forward_length(0)
     writer.add_head_count(0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_ssm_conv_kernel(4)
-    writer.add_ssm_inner_size(2 * WIDTH)
+    writer.add_ssm_inner_size(2 * TINY.width)
     writer.add_ssm_state_size(16)
     writer.add_ssm_time_step_rank(4)
 
@@ -142,12 +166,11 @@ def write(
     *,
     template: str | None = TEMPLATE,
     sentencepiece: bool = False,
-    half: bool = False,
+    shape: Shape = TINY,
+    matrices: Matrices | None = None,
 ) -> Path:
-    """Write a tiny model: llama, gemma2 (a window of 8 in every other layer) or mamba.
-
-    half    matrices in float16, and said so, as OpenVINO's reader wants it
-    """
+    """Write a tiny model: llama, gemma2 (a window of 8 in every other layer) or mamba. Matrices are
+    float32 unless said otherwise; a mamba has its own shape."""
     writer = gguf.GGUFWriter(path, architecture)
     vocabulary = add_sentencepiece(writer) if sentencepiece else add_byte_level(writer)
     writer.add_vocab_size(vocabulary)
@@ -157,16 +180,20 @@ def write(
         add_state_space(writer)
         tensors = mamba_tensors(vocabulary)
     else:
-        add_shape(writer)
-        tensors = attention_tensors(vocabulary, post_norms=architecture == "gemma2")
+        add_shape(writer, shape)
+        tensors = attention_tensors(vocabulary, shape, post_norms=architecture == "gemma2")
     if architecture == "gemma2":
         writer.add_sliding_window(WINDOW)
-    if half:
-        writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+    if matrices:
+        writer.add_file_type(matrices.file_type)
         writer.add_rope_freq_base(10000.0)
         writer.add_pad_token_id(1)
     for name, array in tensors:
-        writer.add_tensor(name, array.astype(np.float16) if half and array.ndim > 1 else array)
+        if matrices and array.ndim > 1:
+            data, kind = matrices.pack(name, array)
+            writer.add_tensor(name, data, raw_dtype=kind)
+        else:
+            writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -28,7 +28,7 @@ def load_auto(context_size: int, max_sequences: int) -> OpenVinoEngine:
 @functools.cache
 def model() -> str:
     """The path of the GGUF file, written once a test run."""
-    return str(tiny_gguf.write(Path(folder()) / "llama.gguf", "llama", half=True))
+    return str(tiny_gguf.write(Path(folder()) / "llama.gguf", "llama", matrices=tiny_gguf.HALF))
 
 
 @functools.cache
