@@ -457,8 +457,34 @@ def test_quota(
     content: str, cpus: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpu.max").write_text(content)
-    monkeypatch.setattr(cpu, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(cpu, "_GROUP", tmp_path)
     assert cpu._quota() == cpus
+
+
+GROUP = {"memory.max": "4000", "memory.current": "3000", "memory.stat": "anon 1\nactive_file 500"}
+
+
+@pytest.mark.parametrize(
+    ("told", "free"),
+    [
+        ({}, 1500),
+        ({"memory.stat": "inactive_file 100\nactive_file 500"}, 1600),
+        ({"memory.current": "4700"}, 0),
+        ({"memory.max": "max"}, 8192),
+        ({"memory.max": "90000"}, 8192),
+        ({"memory.stat": None}, 8192),
+    ],
+)
+def test_free_memory_is_the_containers_where_it_has_less(
+    told: dict[str, str | None], free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 8 kB\n")
+    for name, content in (GROUP | told).items():
+        if content is not None:
+            (tmp_path / name).write_text(content)
+    monkeypatch.setattr(cpu, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(cpu, "_GROUP", tmp_path)
+    assert cpu.free_bytes() == free
 
 
 # -- a real model

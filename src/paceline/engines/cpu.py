@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_MEMORY = Path("/proc/meminfo")
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_GROUP = Path("/sys/fs/cgroup")
+"""The control group (version 2) of a container, as it sees it."""
 
 
 def default_threads() -> int:
@@ -38,19 +40,37 @@ def _core(cpu: int) -> tuple[str, str] | None:
 
 
 def _quota() -> int | None:
-    """Whole CPUs that a control group (version 2) grants; None where it sets no limit."""
+    """Whole CPUs that the control group grants; None where it sets no limit."""
     try:
-        granted, period = _QUOTA.read_text().split()
+        granted, period = (_GROUP / "cpu.max").read_text().split()
         return max(1, int(granted) // int(period))
     except (OSError, ValueError):
         return None
 
 
 def free_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system doesn't say."""
+    """Memory that can be had without swapping, by the system and the control group; None where
+    neither says."""
+    told = [each for each in (_free_of_system(), _free_of_group()) if each is not None]
+    return min(told, default=None)
+
+
+def _free_of_system() -> int | None:
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = _MEMORY.read_text().splitlines()
     except OSError:
         return None
     found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
     return int(found[0]) * 1024 if found else None
+
+
+def _free_of_group() -> int | None:
+    """None where the control group sets no limit. Files that it holds in memory can be dropped."""
+    try:
+        limit = int((_GROUP / "memory.max").read_text())
+        used = int((_GROUP / "memory.current").read_text())
+        held = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
+        files = int(held.get("inactive_file", 0)) + int(held.get("active_file", 0))
+    except (OSError, ValueError):  # no limit is the word max
+        return None
+    return max(0, limit - used + files)
