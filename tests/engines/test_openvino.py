@@ -178,6 +178,19 @@ class TestFacts:
 
 
 class TestLoading:
+    def test_they_say_what_an_irs_weights_are(self, exported: Path, tmp_path: Path) -> None:
+        directory = model_directory(exported, tmp_path)
+        with OpenVinoEngine.load(str(directory)) as engine:
+            assert engine.facts()["weights"] == "float16"
+            assert "weights float16" in engine.facts()["dtype"]
+        model = openvino_model.core().read_model(directory / "openvino_model.xml")
+        assert openvino_model.stored_weights(model) == "float16"
+        codes = ops.constant(np.zeros((64, 64), np.uint8))
+        small = ops.constant(np.zeros(3, np.uint8))
+        for found, wanted in ((codes, "int8"), (small, "as stored")):
+            tiny_model = ov.Model([ops.convert(found, "f32")], [])
+            assert openvino_model.stored_weights(tiny_model) == wanted
+
     def test_an_ir_directory_is_known_by_its_file(self, exported: Path, tmp_path: Path) -> None:
         directory = model_directory(exported, tmp_path)
         assert engine_of(str(directory)) == "openvino"
@@ -277,6 +290,56 @@ class TestLoading:
         ov.save_model(ov.Model([product], [given]), directory / "openvino_model.xml")
         with pytest.raises(ModelError, match=r"nothing of it can be paged.*with-past"):
             OpenVinoEngine.load(str(directory))
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [("input_ids", "inputs_embeds", "inputs_embeds"), (None, "pixels", "wants pixels")],
+    )
+    def test_an_ir_with_other_inputs(
+        self, exported: Path, tmp_path: Path, old: str | None, new: str, message: str
+    ) -> None:
+        directory = model_directory(exported, tmp_path)
+        model = openvino_model.core().read_model(directory / "openvino_model.xml")
+        if old is not None:
+            model.input(old).get_tensor().set_names({new})
+        else:
+            model.add_parameters([ops.parameter([-1], ov.Type.f32, name=new)])
+            model.inputs[-1].get_tensor().set_names({new})
+        changed = directory / "changed.xml"
+        ov.save_model(model, changed, compress_to_fp16=False)
+        with pytest.raises(ModelError, match=message):
+            OpenVinoEngine.load(str(changed))
+
+    def test_a_state_besides_keys_and_values(self, exported: Path, tmp_path: Path) -> None:
+        directory = model_directory(exported, tmp_path)
+        model = openvino_model.core().read_model(directory / "openvino_model.xml")
+        info = ov.op.util.VariableInfo()
+        info.data_shape, info.data_type = ov.PartialShape([1]), ov.Type.f32
+        info.variable_id = "counter"
+        counter = ov.op.util.Variable(info)
+        read = ops.read_value(ops.constant(np.zeros(1, np.float32)), counter)
+        model.add_variables([counter])
+        model.add_sinks([ops.assign(ops.add(read, np.float32([1])), counter)])
+        changed = directory / "changed.xml"
+        ov.save_model(model, changed, compress_to_fp16=False)
+        with pytest.raises(ModelError, match="keeps a state besides keys and values"):
+            OpenVinoEngine.load(str(changed))
+
+    def test_what_cant_be_read_at_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(_: Path) -> bool:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "is_dir", refuse)
+        with pytest.raises(ModelError, match="far/model can't be read: Permission denied"):
+            OpenVinoEngine.load("far/model")
+
+    def test_a_cache_that_isnt_granted(self, cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr(engine_module, "PagedCache", refuse)
+        with pytest.raises(ModelError, match="doesn't fit into memory"):
+            OpenVinoEngine.load(tiny.model())
 
     def test_too_little_memory_is_said_before_loading(
         self, exported: Path, monkeypatch: pytest.MonkeyPatch

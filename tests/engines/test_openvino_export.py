@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("openvino")
 
+import openvino as ov
+from openvino import opset13 as ops
+
 from paceline.engines import openvino_export as export
+from paceline.engines.openvino_model import core as export_core
 from paceline.errors import ModelError
 
 
@@ -147,6 +154,86 @@ def test_a_failed_export_leaves_nothing(maker: Maker, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="can't be exported.*no such family"):
         export._cached(Path("m"), "m-a", {}, ("maker",), fail, "")
     assert list((tmp_path / "openvino").iterdir()) == []
+
+
+def test_a_source_that_cant_be_read_is_named_and_not_the_cache(
+    maker: Maker, tmp_path: Path
+) -> None:
+    def fail(_: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "m" / "x.safetensors"))
+
+    with pytest.raises(ModelError, match=r"m/x\.safetensors can't be read: Permission denied"):
+        export._cached(tmp_path / "m", "m-a", {}, ("maker",), fail, "")
+
+
+def test_the_clock_of_an_export_goes_on(
+    maker: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(export, "_TICK_S", 0.01)
+    monkeypatch.setattr("sys.stderr", terminal)
+    with export._progress(Path("m"), tmp_path):
+        time.sleep(0.2)
+    assert terminal.getvalue().count("export: 00:00") > 3
+
+
+def rotating_model() -> ov.Model:
+    """A table, frequencies that turn what is looked up, a product and what is added."""
+    given = ops.parameter([-1], ov.Type.i64, name="input_ids")
+    table, axis = constant((300, 8)), ops.constant(0, ov.Type.i32)
+    looked_up = ops.gather(table, given, axis)
+    angles = ops.multiply(looked_up, constant((1, 8)))
+    product = ops.matmul(ops.cos(angles), constant((8, 300)), False, False)
+    return ov.Model([ops.add(product, constant((1, 300)))], [given])
+
+
+def constant(shape: tuple[int, ...]) -> ov.Node:
+    return ops.constant(np.random.default_rng(5).standard_normal(shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("weights", export.SHORT_TYPES)
+def test_only_matrices_are_stored_shorter_and_each_number_is_the_nearest(
+    weights: str, tmp_path: Path
+) -> None:
+    model, kind = rotating_model(), export.SHORT_TYPES[weights]
+    before = constants(model)
+    export.store_matrices(model, kind)
+    ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
+    after = constants(export_core().read_model(tmp_path / "m.xml"))
+    for shape, (old_kind, old) in before.items():
+        new_kind, new = after[shape]
+        if shape in ((300, 8), (8, 300)):
+            assert (old_kind, new_kind) == (ov.Type.f32, kind)
+            np.testing.assert_array_equal(new, nearest(old, weights))
+        else:
+            assert new_kind == ov.Type.f32
+            np.testing.assert_array_equal(new, old)
+
+
+def constants(model: ov.Model) -> dict[tuple[int, ...], tuple[ov.Type, np.ndarray]]:
+    """Of a model's floats, by shape: types and values."""
+    return {
+        tuple(node.get_output_shape(0)): (node.get_element_type(), as_floats(node))
+        for node in model.get_ops()
+        if node.get_type_name() == "Constant" and node.get_element_type().is_real()
+    }
+
+
+def as_floats(node: ov.Node) -> np.ndarray:
+    if node.get_element_type() != ov.Type.bf16:
+        return np.array(node.data, np.float32)
+    upper = np.asarray(node.data).view(np.uint16).astype(np.uint32)
+    return (upper << 16).view(np.float32)
+
+
+def nearest(array: np.ndarray, weights: str) -> np.ndarray:
+    torch = pytest.importorskip("torch")
+    rounded: np.ndarray = torch.tensor(array).to(getattr(torch, weights)).float().numpy()
+    return rounded
 
 
 def test_an_export_that_doesnt_fit_into_memory_is_refused(

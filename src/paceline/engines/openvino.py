@@ -26,6 +26,7 @@ from paceline.engines.openvino_model import (
     check_device,
     compile_paged,
     last_line,
+    readable,
 )
 from paceline.engines.openvino_source import Ir, Reader, find_ir, find_place, find_reader
 from paceline.engines.tokenizer_only import TokenizerOnly
@@ -79,7 +80,8 @@ class OpenVinoEngine(Engine):
         self.vocabulary_size = paged.vocabulary_size
         context_size, sequences = settings["context_size"], settings["max_sequences"]
         blocks = sequences * -(-context_size // BLOCK)
-        self.cache = PagedCache(paged.layers, blocks)
+        with readable(self.model):
+            self.cache = PagedCache(paged.layers, blocks)
         self.capabilities = Capabilities(
             context_size=context_size, max_sequences=sequences, trees=True
         )
@@ -129,7 +131,8 @@ class OpenVinoEngine(Engine):
         for setting, value in (("max_sequences", max_sequences), ("threads", threads)):
             if value is not None and value < 1:
                 raise SettingError(f"{setting} is {value}.", "It must be 1 or more.")
-        # Whatever can be refused is, before a model is exported, which may take minutes.
+        # Settings, tokenizer and context are looked at before a model is exported, which may take
+        # minutes. Whether it fits into memory shows by its export only.
         device = (device or "CPU").upper()
         check_device(device)
         arithmetic = Arithmetic(precision or "auto", cache_type, threads or default_threads())
@@ -242,13 +245,14 @@ class OpenVinoEngine(Engine):
             "max_sequences": settings["max_sequences"],
             "attention": "paged, ragged batch without padding",
             "openvino_version": ov.__version__.split("-")[0],
+            "weights": paged.weights,
             **self._ir.facts,
         }
 
     def _numbers(self, paged: Paged) -> str:
         """What the model computes in, in one string: costs hold for this alone."""
         arithmetic = _property(paged.compiled, "INFERENCE_PRECISION_HINT")
-        weights = self._ir.facts.get("weights", "as stored")
+        weights = self._ir.facts.get("weights", paged.weights)
         keys, values = paged.layers[0].types
         cache = keys if keys == values else f"{keys}/{values}"
         told = f"{arithmetic}, weights {weights}, cache {cache}"

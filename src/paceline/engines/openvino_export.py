@@ -13,18 +13,20 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 from tqdm import tqdm
 
 from paceline.engines.cpu import free_bytes
-from paceline.engines.openvino_model import last_line
+from paceline.engines.openvino_model import IR, last_line
 from paceline.errors import ModelError, PacelineError
 from paceline.models.catalog import cache_dir
 
@@ -43,13 +45,17 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 }
 """Types of an exported directory's weights, with what nncf is asked for."""
 
+SHORT_TYPES = {"bfloat16": ov.Type.bf16, "float16": ov.Type.f16}
+"""Those that only round each number."""
+
 MANIFEST = "paceline-export.json"
-FORM = 4
+FORM = 5
 """Of the manifest and what it stands for. Raise it when an export would come out otherwise."""
 
 GGUF_MEMORY = 3.5
 """Times a GGUF file's size: what its export takes at most (3.4 was measured)."""
 
+_TICK_S = 1.0
 _TEXT_FILES = (
     "config.json",
     "generation_config.json",
@@ -122,17 +128,18 @@ def _cached(
     if not present:
         missing = ", ".join(maker for maker, found in versions.items() if found is None)
         raise ModelError(
-            f"{source} isn't exported to OpenVINO's form yet, and what does it is missing here: "
-            f"{missing}.",
+            f"There is no whole export of {source} in OpenVINO's form yet, and what makes one is "
+            f"missing here: {missing}.",
             cure,
         )
-    with _writable(root), _progress(source, made):
+    with _writable(root):
         root.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=f".{made.name}-", dir=root))
         try:
-            with _exportable(source):
-                make(fresh)
-            _write_manifest(fresh, wanted)
+            with _progress(source, made):
+                with _exportable(source):
+                    make(fresh)
+                _write_manifest(fresh, wanted)
             if not _sound(made, wanted):  # another process may have been first
                 _put_in_place(fresh, made)
         finally:
@@ -211,25 +218,48 @@ def _export_directory(directory: Path, weights: str, fresh: Path) -> None:
     model = OVModelForCausalLM.from_pretrained(
         str(directory), export=True, compile=False, use_cache=True, stateful=True, **how
     ).model
-    if weights == "bfloat16":
-        _store_as_bfloat16(model)
-    xml = fresh / "openvino_model.xml"
-    ov.save_model(model, xml, compress_to_fp16=weights == "float16")
+    if weights in SHORT_TYPES:
+        store_matrices(model, SHORT_TYPES[weights])
+    ov.save_model(model, fresh / IR, compress_to_fp16=False)
     for name in _TEXT_FILES:
         if (directory / name).is_file():
             shutil.copyfile(directory / name, fresh / name)
 
 
-def _store_as_bfloat16(model: Any) -> None:
-    """Matrices in bfloat16, converted where they are used."""
+def store_matrices(model: Any, kind: Any) -> None:
+    """Store a model's matrices in a shorter type, converted where they are used. What else is
+    computed with, such as rotary frequencies, which turn a whole circle wrong when they are
+    rounded, stays as it is.
+
+    kind    ov.Type.bf16 or ov.Type.f16
+    """
     for node in model.get_ops():
-        if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
+        if not _is_matrix(node):
             continue
-        if len(node.get_output_shape(0)) < 2:
-            continue
-        short = ops.convert(ops.constant(node.data, ov.Type.bf16), "f32")
+        short = ops.convert(ops.constant(rounded(np.asarray(node.data), kind)), "f32")
         for use in node.output(0).get_target_inputs():
             use.replace_source_output(short.output(0))
+
+
+def _is_matrix(node: Any) -> bool:
+    """Whether a node is float32 weights of two dimensions that are multiplied or looked up."""
+    if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
+        return False
+    uses = {use.get_node().get_type_name() for use in node.output(0).get_target_inputs()}
+    return len(node.get_output_shape(0)) == 2 and bool(uses) and uses <= {"MatMul", "Gather"}
+
+
+def rounded(array: Any, kind: Any) -> ov.Tensor:
+    """Float32 numbers in a shorter type, each the nearest one, in memory of OpenVINO's own."""
+    if kind == ov.Type.bf16:  # the upper half; OpenVINO's own conversion cuts off where it is even
+        whole = np.ascontiguousarray(array).view(np.uint32)
+        short = ((whole + 0x7FFF + (whole >> 16 & 1)) >> 16).astype(np.uint16)
+    else:
+        short = array.astype(np.float16)
+    shape = ov.Shape(array.shape)
+    own = ov.Tensor(kind, shape)
+    ov.Tensor(short, shape, kind).copy_to(own)
+    return own
 
 
 def _begin_and_size(path: Path) -> str:
@@ -259,8 +289,23 @@ def _fingerprint(directory: Path) -> str:
 @contextlib.contextmanager
 def _progress(source: Path, made: Path) -> Iterator[None]:
     print(f"Exporting {source} to {made}, once.", file=sys.stderr)
-    with tqdm(desc="export", bar_format="{desc}: {elapsed}", disable=not sys.stderr.isatty()):
-        yield
+    over = threading.Event()
+    # The libraries don't say how far they are, so the clock goes on by itself.
+    with tqdm(
+        desc="export", bar_format="{desc}: {elapsed}", disable=not sys.stderr.isatty()
+    ) as bar:
+        clock = threading.Thread(target=_tick, args=(bar, over), daemon=True)
+        clock.start()
+        try:
+            yield
+        finally:
+            over.set()
+            clock.join()
+
+
+def _tick(bar: Any, over: threading.Event) -> None:
+    while not over.wait(_TICK_S):
+        bar.refresh()
 
 
 @contextlib.contextmanager
@@ -294,8 +339,17 @@ def _exportable(source: Path) -> Iterator[None]:
         raise
     except Exception as error:  # three libraries' errors
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's own, which is about files
+            if error.filename is not None and _lies_in(error.filename, source):
+                raise ModelError(
+                    f"{error.filename} can't be read: {error.strerror}.",
+                    "Check its path and rights.",
+                ) from None
+            raise  # the system's own, which is about the cache's files
         raise ModelError(
             f"{source} can't be exported to OpenVINO's form: {last_line(error)}.",
             "Use a model of a family that the exporter knows, or another engine.",
         ) from error
+
+
+def _lies_in(name: Any, source: Path) -> bool:
+    return Path(os.fsdecode(name)).absolute().is_relative_to(source.absolute())

@@ -14,6 +14,14 @@ from paceline.engines.openvino_cache import BLOCK
 ROWS = "rows_wanted"
 """The input that we add: of which tokens logits are computed."""
 
+FILLED = frozenset(
+    {
+        *("input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices"),
+        *("block_indices_begins", "max_context_len", "qq_bias", "qq_bias_begins", ROWS),
+    }
+)
+"""The inputs that every forward is given; the cache's tensors lie in place."""
+
 _TYPES: dict[str, type[np.generic]] = {"input_ids": np.int64, "position_ids": np.int64}
 _KEPT_SIZE = 1024
 """Tensors up to this size are kept for the next forward that has as many values."""

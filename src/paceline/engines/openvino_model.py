@@ -16,13 +16,23 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from paceline.engines.cpu import free_bytes
 from paceline.engines.openvino_cache import BLOCK, Layout
-from paceline.engines.openvino_inputs import ROWS
+from paceline.engines.openvino_inputs import FILLED, ROWS
 from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
 
+IR = "openvino_model.xml"
 CACHE_TYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 PRECISIONS = ("auto", "strict")
 _AFTER_THE_LAST_PRODUCT = {"Add", "Convert", "Divide", "Multiply", "Reshape", "Result", "Tanh"}
 _BYTES = {"f32": 4, "bf16": 2, "f16": 2}
+_CACHES = ("key_cache.", "value_cache.")
+_MATRIX = 1024
+"""Smaller constants are norms, biases and shapes."""
+
+_NAMES = {
+    **{"u4": "int4", "i4": "int4", "u8": "int8", "i8": "int8"},
+    **{"f16": "float16", "bf16": "bfloat16", "f32": "float32"},
+}
+"""Types of weights, shortest first, as an export is asked for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +65,12 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """A compiled model, and the cache it wants."""
+    """A compiled model, the cache it wants, and the type its matrices are stored in."""
 
     compiled: Any
     layers: tuple[Layout, ...]
     vocabulary_size: int
+    weights: str
 
 
 @functools.cache
@@ -75,8 +86,10 @@ def compile_paged(
         model = core().read_model(xml)
         token = cached_numbers(model) * _BYTES[arithmetic.cache_type]
         _check_memory(target, xml, token, context_size, sequences)
+        weights = stored_weights(model)
         page(target, model)
         score_only_wanted_rows(target, model)
+        check_inputs(target, model)
         compiled = core().compile_model(model, device, _properties(arithmetic))
         layers = tuple(_layouts(compiled))
         vocabulary = compiled.outputs[0].partial_shape[-1]
@@ -88,7 +101,7 @@ def compile_paged(
         )
     if vocabulary.is_dynamic:
         raise ModelError(f"{target} doesn't say how many tokens it scores.", "Export it again.")
-    return Paged(compiled, layers, vocabulary.get_length())
+    return Paged(compiled, layers, vocabulary.get_length(), weights)
 
 
 def check_device(device: str) -> None:
@@ -122,6 +135,30 @@ def page(target: str, model: Any) -> None:
             f"{target} keeps a state besides keys and values, which can't be rewound.",
             "Use a model with attention only.",
         )
+
+
+def check_inputs(target: str, model: Any) -> None:
+    """Raises ModelError for a model that wants something else than tokens and their places."""
+    names = {port.any_name for port in model.inputs}
+    unknown = [name for name in sorted(names - FILLED) if not name.startswith(_CACHES)]
+    missing = sorted(FILLED - names)
+    if not unknown and not missing:
+        return
+    fact = f"{target} wants {unknown[0]}" if unknown else f"{target} takes no {missing[0]}"
+    raise ModelError(
+        f"{fact}, and is given tokens and their places only.",
+        "Use a model of text alone (of one that sees, its language part with token inputs).",
+    )
+
+
+def stored_weights(model: Any) -> str:
+    """The type of a model's matrices: the shortest, where there are several."""
+    kinds = {
+        _type_name(node.output(0))
+        for node in model.get_ops()
+        if node.get_type_name() == "Constant" and math.prod(node.get_output_shape(0)) >= _MATRIX
+    }
+    return next((name for kind, name in _NAMES.items() if kind in kinds), "as stored")
 
 
 def score_only_wanted_rows(target: str, model: Any) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 from paceline import plugins
 from paceline.engines.context import longest_context
 from paceline.engines.openvino_export import WEIGHTS, exported_directory, exported_gguf
+from paceline.engines.openvino_model import IR
 from paceline.engines.openvino_tokenizer import read_json, read_tokenizer, text_config
 from paceline.engines.tokenizer import Tokenizer
 from paceline.errors import ModelError, SettingError, unknown_name
-
-IR = "openvino_model.xml"
 
 
 class Kind(Enum):
@@ -67,7 +66,11 @@ def find_place(target: str, weights: str | None = None) -> Place:
     path = Path(target).expanduser()
     if weights is not None and weights not in WEIGHTS:
         raise unknown_name("type of weights", weights, WEIGHTS)
-    place = _place(target, path)
+    try:
+        place = _place(target, path)
+    except OSError as error:
+        fact = f"{target} can't be read: {error.strerror}."
+        raise ModelError(fact, "Check its path and rights.") from None
     if weights is not None and place.kind is not Kind.DIRECTORY:
         raise SettingError(
             f"dtype is {weights}, and the weights of {target} have their type already.",
@@ -125,6 +128,8 @@ def find_ir(place: Place, weights: str | None, *, verify: bool = False) -> Ir:
     """
     if place.kind is Kind.IR:
         return Ir(place.path)
+    if place.kind is Kind.DIRECTORY:
+        read_tokenizer(place.path)  # what can be refused is, before minutes are spent
     if place.kind is Kind.GGUF:
         made, stored = exported_gguf(place.path, verify=verify), "of the GGUF file"
     else:
