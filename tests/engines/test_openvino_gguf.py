@@ -123,6 +123,8 @@ def test_a_block_without_a_step_is_its_minimum_whatever_its_codes(
 LEFT_OUT: dict[str, tuple[dict[str, Any], str, str]] = {
     "another family": ({}, "gemma2", "is of the family gemma2"),
     "scaled positions": ({"rope.scaling.type": "yarn"}, "llama", r"rotary positions \(yarn\)"),
+    "an old factor": ({"rope.scale_linear": 4.0}, "llama", r"rotary positions \(linear by 4\)"),
+    "a factor alone": ({"rope.scaling.factor": 0.5}, "llama", r"positions \(linear by 0\.5\)"),
     "some dimensions": ({"rope.dimension_count": 4}, "llama", "only 4 of a head's 8 dimensions"),
     "parts": ({"split.count": 3}, "llama", "one of 3 parts"),
     "factors": ({"tensor": "rope_freqs.weight"}, "llama", "a tensor rope_freqs.weight"),
@@ -141,6 +143,8 @@ def headed(path: Path, told: dict[str, Any], family: str) -> Path:
             writer.add_uint16(key, value)
         elif isinstance(value, int):
             writer.add_uint32(f"{family}.{key}", value)
+        elif isinstance(value, float):
+            writer.add_float32(f"{family}.{key}", value)
         elif key != "tensor":
             writer.add_string(f"{family}.{key}", value)
     writer.add_tensor(told.get("tensor", "output.weight"), np.zeros((2, 16), np.float32))
@@ -164,6 +168,7 @@ def test_what_the_reader_would_pass_over_is_refused(tmp_path: Path, case: str) -
         ({"tensor": "blk.0.attn_q.bias"}, "qwen2"),
         ({"tensor": "blk.10.attn_q_norm.weight"}, "qwen3"),
         ({"rope.dimension_count": 8, "rope.scaling.type": "none", "split.count": 1}, "llama"),
+        ({"rope.scaling.factor": 1.0, "rope.scale_linear": 1.0}, "llama"),
     ],
 )
 def test_what_the_reader_knows_is_taken(tmp_path: Path, told: dict[str, Any], family: str) -> None:
@@ -179,6 +184,15 @@ def test_weights_that_arent_the_files_are_refused(tmp_path: Path) -> None:
     model = graph(codes, np.stack([row[1] for row in rows]), np.zeros((6, 1)))
     with pytest.raises(ModelError, match="other weights of .*m.gguf"):
         mend(path, model)
+
+
+def test_rows_that_were_stored_in_another_way_are_refused(tmp_path: Path) -> None:
+    data = raw(Q.Q4_1, columns=32)
+    path = written(tmp_path / "m.gguf", Q.Q4_1, data)
+    given = ops.parameter([1, 32], ov.Type.f32)
+    matrix = ops.constant(gguf.dequantize(data, Q.Q4_1))
+    with pytest.raises(ModelError, match="other weights of .*m.gguf"):
+        mend(path, ov.Model([ops.matmul(given, matrix, False, True)], [given]))
 
 
 def test_rows_that_cant_be_told_apart_are_refused(tmp_path: Path) -> None:

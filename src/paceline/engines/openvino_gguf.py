@@ -19,7 +19,7 @@ import openvino as ov
 import openvino_genai
 from openvino import opset13 as ops
 
-from paceline.engines.openvino_model import core
+from paceline.engines.openvino_model import IR, core
 from paceline.errors import ModelError
 
 BLOCK = 32
@@ -49,7 +49,7 @@ def convert(path: Path, directory: Path) -> None:
     link.symlink_to(path.absolute())
     openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True)
     link.unlink()
-    made = directory / "openvino_model.xml"
+    made = directory / IR
     if not made.is_file():
         raise ModelError(f"OpenVINO GenAI wrote nothing for {path}.", "Use its original directory.")
     model = core().read_model(made)
@@ -78,8 +78,8 @@ def refuse_what_is_left_out(path: Path) -> None:
         reason = f"is of the family {family}"
     elif (told("split.count") or 1) > 1:
         reason = f"is one of {told('split.count')} parts"
-    elif told(f"{family}.rope.scaling.type") not in (None, "none"):
-        reason = f"scales its rotary positions ({told(f'{family}.rope.scaling.type')})"
+    elif scaling := _scaling(told, family):
+        reason = f"scales its rotary positions ({scaling})"
     elif (rotary := told(f"{family}.rope.dimension_count")) not in (None, _head_size(told, family)):
         reason = f"turns only {rotary} of a head's {_head_size(told, family)} dimensions"
     else:
@@ -95,6 +95,17 @@ def refuse_what_is_left_out(path: Path) -> None:
         )
 
 
+def _scaling(told: Any, family: str) -> str | None:
+    """How rotary positions are scaled. Older files name a factor alone, which means linearly."""
+    kind = told(f"{family}.rope.scaling.type")
+    if kind is not None:
+        return None if kind == "none" else str(kind)
+    for key in (f"{family}.rope.scaling.factor", f"{family}.rope.scale_linear"):
+        if told(key) not in (None, 0, 1):
+            return f"linear by {told(key):g}"
+    return None
+
+
 def _head_size(told: Any, family: str) -> int:
     size = told(f"{family}.attention.key_length")
     if size is None:
@@ -104,21 +115,17 @@ def _head_size(told: Any, family: str) -> int:
 
 def mend(path: Path, model: Any) -> None:
     """Give every four-bit weight of a model the zero points that the file's minima stand for."""
-    codes = [node for node in model.get_ops() if is_rounded(node)]
-    if not codes:
-        return
     minima = rows_of(path)
-    for subtract in codes:
+    left = set(minima)
+    for subtract in [node for node in model.get_ops() if is_rounded(node)]:
         packed, scales = packed_rows(constant(subtract, 0)), scales_of(subtract)
         found = np.empty(scales.shape, np.float32)
         for number in range(len(found)):
-            row = minima.get((packed[number].tobytes(), scales[number].tobytes()))
-            if row is None:
-                raise ModelError(
-                    f"OpenVINO GenAI's reader made other weights of {path} than the file holds.",
-                    "Use the llamacpp engine, or the model's original directory.",
-                )
-            found[number] = row
+            key = packed[number].tobytes(), scales[number].tobytes()
+            if key not in minima:
+                raise _other_weights(path)
+            found[number] = minima[key]
+            left.discard(key)
         steps = scales.astype(np.float32)
         # Where the step vanishes beside the minimum, all weights of a block are the minimum,
         # whatever its codes: (0 - -1) times it.
@@ -127,6 +134,15 @@ def mend(path: Path, model: Any) -> None:
         replace(subtract, points, np.where(flat, found, steps).astype(np.float16))
         if flat.any():
             clear(subtract, packed, flat)
+    if left:  # rows that were stored in another way, which we wouldn't know to be right
+        raise _other_weights(path)
+
+
+def _other_weights(path: Path) -> ModelError:
+    return ModelError(
+        f"OpenVINO GenAI's reader made other weights of {path} than the file holds.",
+        "Use the llamacpp engine, or the model's original directory.",
+    )
 
 
 def is_rounded(node: Any) -> bool:
