@@ -12,6 +12,7 @@ pytest.importorskip("openvino")
 pytest.importorskip("transformers")
 
 import tiny_transformers as tiny
+from transformers import AutoTokenizer
 
 from paceline.engines.openvino_tokenizer import read_tokenizer
 from paceline.engines.transformers_tokenizer import TransformersTokenizer
@@ -42,6 +43,35 @@ def test_it_is_what_transformers_reads(tmp_path: Path, kind: str) -> None:
         assert ours.piece(token) == theirs.piece(token)
     if tokenizer.chat_template:
         assert ours.encode_chat(CHAT) == theirs.encode_chat(CHAT)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize("kind", MADE)
+def test_the_tokenizers_file_decides_whether_a_text_is_begun(
+    tmp_path: Path, kind: str, begins: bool
+) -> None:
+    path = directory(tmp_path, MADE[kind]())
+    settings = json.loads((path / "tokenizer_config.json").read_text())
+    text = json.dumps(settings | {"add_bos_token": begins, "add_eos_token": True})
+    (path / "tokenizer_config.json").write_text(text)
+    theirs = TransformersTokenizer(AutoTokenizer.from_pretrained(path), [1, 5])
+    ours = read_tokenizer(path)
+    assert ours.encode("abba") == theirs.encode("abba")
+
+
+ASKING = (
+    "{% if tools is not none %}TOOLS{% endif %}{% if documents is not none %}PAPERS{% endif %}"
+    "{{ messages | tojson(separators=(',', ':'), sort_keys=True) }}"
+)
+
+
+def test_templates_find_what_transformers_gives_them(tmp_path: Path) -> None:
+    path = directory(tmp_path, tiny.byte_level_tokenizer())
+    (path / "chat_template.jinja").write_text(ASKING)
+    theirs = TransformersTokenizer(AutoTokenizer.from_pretrained(path), [1, 5])
+    ours = read_tokenizer(path)
+    assert ours.decode(ours.encode_chat(CHAT)).startswith('[{"content":')
+    assert ours.encode_chat(CHAT) == theirs.encode_chat(CHAT)
 
 
 def test_a_template_may_lie_in_a_file_or_among_others(tmp_path: Path) -> None:
@@ -82,6 +112,9 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="tokenizer.json can't be read"):
         read_tokenizer(tmp_path)
     directory(tmp_path, tiny.byte_level_tokenizer())
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelError, match="chat_template.jinja can't be read"):
+        read_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text("[1]")
     with pytest.raises(ModelError, match="holds no JSON object"):
         read_tokenizer(tmp_path)

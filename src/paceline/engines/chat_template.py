@@ -38,6 +38,8 @@ def render(template: str, messages: Sequence[Message], begin: str, end: str) -> 
     try:
         text: str = environment.from_string(template).render(
             messages=[dict(message) for message in messages],
+            tools=None,  # templates ask whether they are none, which an unknown name isn't
+            documents=None,
             add_generation_prompt=True,
             bos_token=begin,
             eos_token=end,
@@ -54,5 +56,5 @@ def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, **how)

@@ -113,7 +113,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def _chat_template(directory: Path, config: dict[str, Any]) -> str | None:
     file = directory / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"{file} can't be read: {error}.", "Copy it there again.") from None
     named = config.get("chat_template")
     if isinstance(named, list):  # several, by name
         by_name = {entry.get("name"): entry.get("template") for entry in named}
