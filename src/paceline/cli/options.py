@@ -186,14 +186,16 @@ def out_path(given: str, option: str) -> Path:
 
 
 def load_draft(args: argparse.Namespace, spec: str, target: Engine) -> Draft:
-    """The draft, with what was said of it; threads, dtype and device are the target's where the
-    draft's engine is the same."""
+    """The draft, with what was said of it. Threads are the target's; so are dtype, device and the
+    like where the draft's engine is the same."""
     said = {"engine": args.draft_engine, "context_size": args.draft_context}
     given = {key: value for key, value in said.items() if value is not None}
 
     def load_model(model: str) -> Engine:
         name = args.draft_engine or engine_name(model)
-        place = place_of(args) if name == target.name else {}
+        place = place_of(args)
+        if name != target.name:  # types and devices have other names and meanings there
+            place = {key: value for key, value in place.items() if key == "threads"}
         return load(model, max_sequences=target.capabilities.max_sequences, **given, **place)
 
     if not models_of(spec):
