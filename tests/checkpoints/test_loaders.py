@@ -37,7 +37,16 @@ EAGLE3 = made("eagle3", "LlamaForCausalLMEagle3")
 def test_the_common_form_of_eagle3(engine: str, method: str | None) -> None:
     for version in VERSIONS[engine] or (None,):
         found = loads(EAGLE3, engine, version)
-        assert (found.yes, found.method) == (method is not None, method)
+        called = "Eagle" if version == "1.2.1" else method
+        assert (found.yes, found.method) == (method is not None, called)
+
+
+def test_tensorrt_llm_is_asked_by_version() -> None:
+    for version, dflash in (("1.2.1", None), ("1.3.0rc29", "DFlash")):
+        assert loads(made("dflash", "DFlashDraftModel"), "tensorrt-llm", version).method == dflash
+        found = loads(made("dspark", "Qwen3DSparkModel"), "tensorrt-llm", version)
+        assert not found.yes
+        assert "documents no DSpark; later code has DeepSeek-V4's" in found.reason
 
 
 @pytest.mark.parametrize(

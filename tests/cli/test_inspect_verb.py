@@ -32,8 +32,9 @@ def test_the_card(draft: Path, target: Path, capsys: pytest.CaptureFixture[str])
     assert "16 of 40 tokens; map d2t of offsets to ids 1 to 31, rising, agrees" in " ".join(
         text.split()
     )
-    assert "vLLM 0.31.0 to 0.33.0            as eagle3" in text
-    assert "transformers 5.23.0              no." in text
+    assert "  vLLM 0.31.0 to 0.33.0    as eagle3\n" in text
+    assert "  TensorRT-LLM 1.2.1       as Eagle\n" in text
+    assert "  transformers 5.23.0      no." in text
     assert lines[-1] == "Nothing is wrong."
     assert all(len(line) <= 80 for line in lines if str(draft) not in line and "Beside" not in line)
 

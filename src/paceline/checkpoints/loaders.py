@@ -179,23 +179,25 @@ def _tensorrt_llm(checkpoint: Checkpoint, version: str) -> Loads:
         return _no("TensorRT-LLM's PyTorch backend loads EAGLE-3 only, no EAGLE of version 1 or 2.")
     if kind == "medusa":
         return _no("TensorRT-LLM's PyTorch backend has no Medusa.")
-    if kind in ("p-eagle", "xpress", "dflash2"):
-        return _no(f"TensorRT-LLM {version} documents no {KINDS[kind]}.")
-    if kind in ("dflash", "dspark") and version == "1.2.1":
+    if kind == "dspark":  # github.com/NVIDIA/TensorRT-LLM/pull/15808
+        return _no(
+            f"TensorRT-LLM {version} documents no {KINDS[kind]}; later code has DeepSeek-V4's."
+        )
+    if kind in ("p-eagle", "xpress", "dflash2") or (kind == "dflash" and version == "1.2.1"):
         return _no(f"TensorRT-LLM {version} documents no {KINDS[kind]}.")
     if kind == "eagle3":
-        return _tensorrt_eagle3(checkpoint)
+        return _tensorrt_eagle3(checkpoint, "Eagle" if version == "1.2.1" else "Eagle3")
     if kind == "mtp":
         return _yes("MTP", "Its documentation names DeepSeek's; others were not looked up.")
-    return _yes({"dflash": "DFlash", "dspark": "DSpark"}[kind])
+    return _yes("DFlash")
 
 
-def _tensorrt_eagle3(checkpoint: Checkpoint) -> Loads:
+def _tensorrt_eagle3(checkpoint: Checkpoint, method: str) -> Loads:
     """It numbers layers from 0 and doesn't look for them in the draft's config."""
     if not checkpoint.aux_layers or usual(checkpoint.aux_layers):
-        return _yes("Eagle3")
+        return _yes(method)
     captured = [number - 1 for number in checkpoint.aux_layers]
-    return _yes("Eagle3", eagle3_layers_to_capture=captured)
+    return _yes(method, eagle3_layers_to_capture=captured)
 
 
 def _llama_server(checkpoint: Checkpoint, version: str) -> Loads:
