@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -20,7 +20,8 @@ from transformers import (
     Qwen2MoeConfig,
 )
 
-from paceline.engines.transformers import TransformersEngine
+if TYPE_CHECKING:
+    from paceline.engines.transformers import TransformersEngine
 
 CORPUS = ["the abba cab is a cab of abba", "naïve 漢字 and 🙂", "one two three " * 3]
 CONTROL = ["<s>", "</s>"]
@@ -174,6 +175,9 @@ def root() -> tempfile.TemporaryDirectory[str]:
 
 
 def load(name: str, context_size: int, max_sequences: int) -> TransformersEngine:
+    # Configs and tokenizers also serve environments whose transformers is too old for the engine.
+    from paceline.engines.transformers import TransformersEngine
+
     return TransformersEngine.load(
         str(model_directory(name)),
         context_size=context_size,
