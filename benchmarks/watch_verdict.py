@@ -26,8 +26,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +47,10 @@ SET_UPS = ("paying", "losing")
 LLAMACPP = r"""
 import json, sys, time
 import xllamacpp as x
-model, port, setup, threads = sys.argv[1:5]
+model, port, setup, threads, at_once = sys.argv[1:6]
 params = x.CommonParams()
-params.model.path, params.n_ctx, params.n_parallel, params.port = model, 2048, 1, int(port)
+params.model.path, params.port = model, int(port)
+params.n_ctx, params.n_parallel = 2048 * int(at_once), int(at_once)
 params.hostnames, params.endpoint_metrics = ["127.0.0.1"], True
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
 speculative, types = params.speculative, x.common_speculative_type
@@ -70,7 +73,7 @@ VLLM: dict[str, dict[str, Any] | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One prompt on both servers: when (by a clock that never goes back), and what it took."""
+    """Prompts on both servers: when (by a clock that never goes back), and what they took."""
 
     at_s: float
     pair: Pair
@@ -86,6 +89,7 @@ def main() -> None:
     parser.add_argument("--window", type=float, default=60.0, help="seconds")
     parser.add_argument("--interval", type=float, default=3.0, help="seconds")
     parser.add_argument("--tokens", type=int, default=64, help="of an answer")
+    parser.add_argument("--at-once", type=int, default=1, help="requests of a server")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--keep", action="store_true", help="write no result file")
     args = parser.parse_args()
@@ -211,15 +215,21 @@ def ask_in_turns(
     asked: list[Asked],
     stop: threading.Event,
 ) -> None:
-    """Each prompt of both servers, the first one by chance, one request at a time."""
+    """Each prompt of both servers, one server after the other, the first one by chance."""
     chance = random.Random(1)
-    for number in itertools.count():
-        if stop.is_set():
-            return
-        order = ["on", "off"] if chance.random() < 0.5 else ["off", "on"]
-        took = {side: ask(args, name, {"on": on, "off": off}[side], number) for side in order}
-        (on_s, on_tokens), (off_s, off_tokens) = took["on"], took["off"]
-        asked.append(Asked(time.monotonic(), Pair(off_s, off_tokens, on_s, on_tokens)))
+    with ThreadPoolExecutor(args.at_once) as pool:
+        for first in itertools.count(0, args.at_once):
+            if stop.is_set():
+                return
+            numbers = range(first, first + args.at_once)
+            took: dict[str, list[tuple[float, int]]] = {}
+            for url in chance.sample([on, off], 2):
+                took[url] = list(pool.map(partial(ask, args, name, url), numbers))
+            # Answers at once share their steps, so they are one observation.
+            (on_s, on_tokens), (off_s, off_tokens) = (
+                map(sum, zip(*took[url])) for url in (on, off)
+            )
+            asked.append(Asked(time.monotonic(), Pair(off_s, off_tokens, on_s, on_tokens)))
 
 
 def ask(args: argparse.Namespace, name: str, url: str, number: int) -> tuple[float, int]:
@@ -280,7 +290,8 @@ def start(args: argparse.Namespace, kind: str, port: int) -> subprocess.Popen[by
     command = [args.peer_python]
     environment = {**os.environ, "GOMP_SPINCOUNT": "1000", "OMP_WAIT_POLICY": "passive"}
     if args.engine == "llamacpp":
-        command += ["-c", LLAMACPP, args.model, str(port), kind, str(args.threads)]
+        command += ["-c", LLAMACPP, args.model, str(port), kind]
+        command += [str(args.threads), str(args.at_once)]
     else:
         cores = sorted(os.sched_getaffinity(0))[: args.threads]
         environment |= {
@@ -289,7 +300,14 @@ def start(args: argparse.Namespace, kind: str, port: int) -> subprocess.Popen[by
             "VLLM_NO_USAGE_STATS": "1",
         }
         command += ["-m", "vllm.entrypoints.openai.api_server", "--model", args.model]
-        command += ["--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "1"]
+        command += [
+            "--dtype",
+            "float32",
+            "--max-model-len",
+            "1024",
+            "--max-num-seqs",
+            str(args.at_once),
+        ]
         command += ["--enforce-eager", "--no-enable-prefix-caching", "--host", "127.0.0.1"]
         command += ["--port", str(port), "--served-model-name", "m"]
         speculative = VLLM[kind]
