@@ -457,7 +457,7 @@ def test_quota(
     content: str, cpus: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "cpu.max").write_text(content)
-    monkeypatch.setattr(cpu, "_GROUP", tmp_path)
+    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
     assert cpu._quota() == cpus
 
 
@@ -483,7 +483,45 @@ def test_free_memory_is_the_containers_where_it_has_less(
         if content is not None:
             (tmp_path / name).write_text(content)
     monkeypatch.setattr(cpu, "_MEMORY", tmp_path / "meminfo")
-    monkeypatch.setattr(cpu, "_GROUP", tmp_path)
+    monkeypatch.setattr(cpu, "_GROUPS", tmp_path)
+    monkeypatch.setattr(cpu, "_MY_GROUPS", tmp_path / "none")
+    assert cpu.free_bytes() == free
+
+
+OLD = {
+    "memory.limit_in_bytes": "5000",
+    "memory.usage_in_bytes": "3000",
+    "memory.stat": "active_file 9\ntotal_active_file 100",
+}
+
+
+@pytest.mark.parametrize(
+    ("mine", "place", "told", "free"),
+    [
+        ("0::/user/job", "user", GROUP, 1500),  # the limit of a group above
+        ("0::/user/job", "user/job", GROUP, 1500),
+        ("0::/user/job", "user/other", GROUP, 8192),
+        ("4:cpu,memory:/user/job", "memory/user", OLD, 2100),
+        ("4:memory:/user/job", "memory", OLD, 2100),
+        ("4:cpu:/user/job", "user", GROUP, 8192),
+    ],
+)
+def test_groups_are_looked_for_from_ones_own_up(
+    mine: str,
+    place: str,
+    told: dict[str, str],
+    free: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "meminfo").write_text("MemAvailable: 8 kB\n")
+    (tmp_path / "mine").write_text(f"9:pids:/else\n{mine}\n")
+    (tmp_path / "groups" / place).mkdir(parents=True)
+    for name, content in told.items():
+        (tmp_path / "groups" / place / name).write_text(content)
+    monkeypatch.setattr(cpu, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(cpu, "_MY_GROUPS", tmp_path / "mine")
+    monkeypatch.setattr(cpu, "_GROUPS", tmp_path / "groups")
     assert cpu.free_bytes() == free
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 _MEMORY = Path("/proc/meminfo")
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology"
-_GROUP = Path("/sys/fs/cgroup")
-"""The control group (version 2) of a container, as it sees it."""
+_GROUPS = Path("/sys/fs/cgroup")
+_MY_GROUPS = Path("/proc/self/cgroup")
 
 
 def default_threads() -> int:
@@ -40,19 +40,20 @@ def _core(cpu: int) -> tuple[str, str] | None:
 
 
 def _quota() -> int | None:
-    """Whole CPUs that the control group grants; None where it sets no limit."""
+    """Whole CPUs that a container's control group (version 2) grants; None where it sets no
+    limit."""
     try:
-        granted, period = (_GROUP / "cpu.max").read_text().split()
+        granted, period = (_GROUPS / "cpu.max").read_text().split()
         return max(1, int(granted) // int(period))
     except (OSError, ValueError):
         return None
 
 
 def free_bytes() -> int | None:
-    """Memory that can be had without swapping, by the system and the control group; None where
-    neither says."""
-    told = [each for each in (_free_of_system(), _free_of_group()) if each is not None]
-    return min(told, default=None)
+    """Memory that can be had without swapping, by the system and the control groups that are seen
+    from here; None where none says."""
+    told = [_free_of_system(), *map(_free_of_group, _groups())]
+    return min((each for each in told if each is not None), default=None)
 
 
 def _free_of_system() -> int | None:
@@ -64,13 +65,39 @@ def _free_of_system() -> int | None:
     return int(found[0]) * 1024 if found else None
 
 
-def _free_of_group() -> int | None:
-    """None where the control group sets no limit. Files that it holds in memory can be dropped."""
+def _groups() -> set[Path]:
+    """The folders of the control groups that this process is in, from its own up."""
+    found = {_GROUPS, _GROUPS / "memory"}  # a container sees its own at the root
     try:
-        limit = int((_GROUP / "memory.max").read_text())
-        used = int((_GROUP / "memory.current").read_text())
-        held = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
-        files = int(held.get("inactive_file", 0)) + int(held.get("active_file", 0))
-    except (OSError, ValueError):  # no limit is the word max
-        return None
-    return max(0, limit - used + files)
+        lines = _MY_GROUPS.read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if kinds == "" or "memory" in kinds.split(","):  # version 2, or the old kind of groups
+            root = _GROUPS / "memory" if kinds else _GROUPS
+            own = root / path.strip("/")
+            found.update(place for place in (own, *own.parents) if place.is_relative_to(root))
+    return found
+
+
+_NAMES = (  # of a limit, what is used, and files in memory, which can be dropped
+    ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    (
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+)
+
+
+def _free_of_group(place: Path) -> int | None:
+    """None where the group sets no limit."""
+    for limit, used, files in _NAMES:
+        try:
+            most, now = (int((place / name).read_text()) for name in (limit, used))
+            held = dict(line.split() for line in (place / "memory.stat").read_text().splitlines())
+            return max(0, most - now + sum(int(held.get(name, 0)) for name in files))
+        except (OSError, ValueError):  # no such file; no limit is the word max
+            continue
+    return None
