@@ -62,6 +62,7 @@ def test_the_tokenizers_file_decides_whether_a_text_is_begun(
 ASKING = (
     "{% if tools is not none %}TOOLS{% endif %}{% if documents is not none %}PAPERS{% endif %}"
     "{{ messages | tojson(separators=(',', ':'), sort_keys=True) }}"
+    "{{ messages | tojson(false, 1) }}"
 )
 
 

@@ -56,5 +56,13 @@ def _refuse(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, **how: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, **how)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
