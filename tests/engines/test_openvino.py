@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,18 @@ def model_directory(exported: Path, directory: Path) -> Path:
     transformers.byte_level_tokenizer().save_pretrained(directory)
     (directory / "config.json").write_text('{"max_position_embeddings": 48}')
     return directory
+
+
+def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
+    pytest.importorskip("openvino_telemetry")
+    look = "import openvino_telemetry as t; print(t.Telemetry().consent)"
+    alone = {k: v for k, v in os.environ.items() if k != "CI"} | {"HOME": str(tmp_path)}
+
+    def consent(first: str) -> str:
+        command = [sys.executable, "-c", f"{first}; {look}; import os; print(os.environ.get('CI'))"]
+        return subprocess.run(command, env=alone, capture_output=True, text=True).stdout
+
+    assert consent("import paceline.engines.openvino_export") == "False\nNone\n"
 
 
 class TestScoring:
@@ -187,7 +202,10 @@ class TestLoading:
         assert openvino_model.stored_weights(model) == "float16"
         codes = ops.constant(np.zeros((64, 64), np.uint8))
         small = ops.constant(np.zeros(3, np.uint8))
-        for found, wanted in ((codes, "int8"), (small, "as stored")):
+        scales = np.ones((64, 64), np.float16)
+        nf4 = ops.constant(ov.Tensor(ov.Type.nf4, ov.Shape([64, 64])))
+        mixed = ops.multiply(ops.convert(nf4, "f16"), ops.constant(scales))
+        for found, wanted in ((codes, "int8"), (small, "as stored"), (mixed, "nf4")):
             tiny_model = ov.Model([ops.convert(found, "f32")], [])
             assert openvino_model.stored_weights(tiny_model) == wanted
 
@@ -293,7 +311,7 @@ class TestLoading:
 
     @pytest.mark.parametrize(
         ("old", "new", "message"),
-        [("input_ids", "inputs_embeds", "inputs_embeds"), (None, "pixels", "wants pixels")],
+        [("input_ids", "inputs_embeds", "wants inputs_embeds"), (None, "pixels", "wants pixels")],
     )
     def test_an_ir_with_other_inputs(
         self, exported: Path, tmp_path: Path, old: str | None, new: str, message: str
@@ -338,7 +356,9 @@ class TestLoading:
             raise MemoryError
 
         monkeypatch.setattr(engine_module, "PagedCache", refuse)
-        with pytest.raises(ModelError, match="doesn't fit into memory"):
+        with pytest.raises(
+            ModelError, match=r"1 x 256 tokens isn't granted. Ask for a smaller context"
+        ):
             OpenVinoEngine.load(tiny.model())
 
     def test_too_little_memory_is_said_before_loading(

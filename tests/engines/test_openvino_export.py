@@ -6,6 +6,7 @@ import io
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from paceline.engines import openvino_export as export
-from paceline.engines.openvino_model import core as export_core
+from paceline.engines.openvino_model import core
 from paceline.errors import ModelError
 
 
@@ -166,6 +167,20 @@ def test_a_source_that_cant_be_read_is_named_and_not_the_cache(
         export._cached(tmp_path / "m", "m-a", {}, ("maker",), fail, "")
 
 
+@pytest.mark.parametrize("name", ["copied", 7, None])
+def test_a_full_disk_is_the_caches_affair(maker: Maker, tmp_path: Path, name: Any) -> None:
+    def fail(fresh: Path) -> None:
+        if name == "copied":
+            source = str(tmp_path / "m" / "tokenizer.json")
+            raise OSError(
+                28, "No space left on device", source, None, str(fresh / "tokenizer.json")
+            )
+        raise OSError(28, "No space left on device", name)
+
+    with pytest.raises(ModelError, match="can't be written into .*: No space left on device"):
+        export._cached(tmp_path / "m", "m-a", {}, ("maker",), fail, "")
+
+
 def test_the_clock_of_an_export_goes_on(
     maker: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -181,18 +196,28 @@ def test_the_clock_of_an_export_goes_on(
     assert terminal.getvalue().count("export: 00:00") > 3
 
 
+MATRICES = ((300, 32), (32, 300), (4, 32, 48))
+
+
 def rotating_model() -> ov.Model:
-    """A table, frequencies that turn what is looked up, a product and what is added."""
+    """A table, frequencies that turn what is looked up, a product, a mask, and experts."""
     given = ops.parameter([-1], ov.Type.i64, name="input_ids")
-    table, axis = constant((300, 8)), ops.constant(0, ov.Type.i32)
+    table, axis = constant((300, 32)), ops.constant(0, ov.Type.i32)
     looked_up = ops.gather(table, given, axis)
-    angles = ops.multiply(looked_up, constant((1, 8)))
-    product = ops.matmul(ops.cos(angles), constant((8, 300)), False, False)
-    return ov.Model([ops.add(product, constant((1, 300)))], [given])
+    turned = ops.matmul(constant((1, 32, 1)), ops.unsqueeze(looked_up, axis), False, False)
+    angles = ops.multiply(looked_up, ops.reduce_mean(turned, axis, True))
+    product = ops.matmul(looked_up, constant((32, 300)), False, False)
+    order = ops.constant([0, 2, 1], ov.Type.i32)
+    experts = ops.transpose(constant((4, 32, 48)), order)
+    chosen = ops.matmul(looked_up, experts, False, True)
+    masked = ops.add(product, constant((1, 300)))
+    return ov.Model([masked, chosen, ops.cos(ops.multiply(angles, constant((1, 32))))], [given])
 
 
 def constant(shape: tuple[int, ...]) -> ov.Node:
-    return ops.constant(np.random.default_rng(5).standard_normal(shape).astype(np.float32))
+    values = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+    values.flat[:3] = 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8  # halfway between two numbers
+    return ops.constant(values)
 
 
 @pytest.mark.parametrize("weights", export.SHORT_TYPES)
@@ -203,15 +228,23 @@ def test_only_matrices_are_stored_shorter_and_each_number_is_the_nearest(
     before = constants(model)
     export.store_matrices(model, kind)
     ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=False)
-    after = constants(export_core().read_model(tmp_path / "m.xml"))
+    after = constants(core().read_model(tmp_path / "m.xml"))
     for shape, (old_kind, old) in before.items():
         new_kind, new = after[shape]
-        if shape in ((300, 8), (8, 300)):
+        if shape in MATRICES:
             assert (old_kind, new_kind) == (ov.Type.f32, kind)
             np.testing.assert_array_equal(new, nearest(old, weights))
         else:
             assert new_kind == ov.Type.f32
             np.testing.assert_array_equal(new, old)
+
+
+@pytest.mark.parametrize("weights", export.SHORT_TYPES)
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf"), 3.4028235e38])
+def test_a_weight_that_a_short_type_doesnt_hold_is_named(weights: str, bad: float) -> None:
+    array = np.array([[1.0, bad]], np.float32)
+    with pytest.raises(ModelError, match=r"A weight is .*--dtype float32"):
+        export.rounded(array, export.SHORT_TYPES[weights])
 
 
 def constants(model: ov.Model) -> dict[tuple[int, ...], tuple[ov.Type, np.ndarray]]:

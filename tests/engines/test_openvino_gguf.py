@@ -195,10 +195,22 @@ def test_rows_that_were_stored_in_another_way_are_refused(tmp_path: Path) -> Non
         mend(path, ov.Model([ops.matmul(given, matrix, False, True)], [given]))
 
 
+def test_a_copy_of_rows_that_was_stored_in_another_way_is_refused(tmp_path: Path) -> None:
+    data = np.concatenate([raw(Q.Q4_1, columns=32)] * 2)
+    path = written(tmp_path / "m.gguf", Q.Q4_1, data)
+    rows = list(READERS[Q.Q4_1](data))[:6]
+    codes = np.stack([codes_of(packed) for packed, _, _ in rows])
+    model = graph(codes, np.stack([row[1] for row in rows]), np.zeros((6, 1)))
+    with pytest.raises(ModelError, match="other weights of .*m.gguf"):
+        mend(path, model)
+
+
 def test_rows_that_cant_be_told_apart_are_refused(tmp_path: Path) -> None:
     data = raw(Q.Q4_1, columns=32)
     data[4] = data[2]
-    assert len(rows_of(written(tmp_path / "same.gguf", Q.Q4_1, data))) == 5
+    minima, counts = rows_of(written(tmp_path / "same.gguf", Q.Q4_1, data))
+    assert len(minima) == 5
+    assert sorted(counts.values()) == [1, 1, 1, 1, 2]
     data[4, 2:4] = np.float16([0.7]).view(np.uint8)
     with pytest.raises(ModelError, match="minima alone"):
         rows_of(written(tmp_path / "other.gguf", Q.Q4_1, data))

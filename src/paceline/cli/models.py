@@ -126,8 +126,12 @@ def _path(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     _refuse_json(args)
     plugins.find("engine", "openvino")  # says what is missing
-    from paceline.engines.openvino_source import find_ir, find_place
+    from paceline.engines.openvino_source import Kind, find_ir, find_place, find_reader
 
-    for place in [find_place(resolve(name), args.dtype) for name in args.names]:
+    places = {name: find_place(resolve(name), args.dtype) for name in args.names}
+    for name, place in places.items():
+        if place.kind is Kind.DIRECTORY:  # without a tokenizer its export would be of no use
+            find_reader(name, place)
+    for place in places.values():
         print(find_ir(place, args.dtype, verify=True).xml.parent)
     return 0

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
 
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
 from paceline.engines.context import fitting_context
@@ -20,13 +19,13 @@ from paceline.engines.cpu import default_threads
 from paceline.engines.forwards import Part, forwards
 from paceline.engines.openvino_cache import BLOCK, PagedCache
 from paceline.engines.openvino_inputs import Inputs, Stretch
+from paceline.engines.openvino_library import ov
 from paceline.engines.openvino_model import (
     Arithmetic,
     Paged,
     check_device,
     compile_paged,
     last_line,
-    readable,
 )
 from paceline.engines.openvino_source import Ir, Reader, find_ir, find_place, find_reader
 from paceline.engines.tokenizer_only import TokenizerOnly
@@ -80,8 +79,13 @@ class OpenVinoEngine(Engine):
         self.vocabulary_size = paged.vocabulary_size
         context_size, sequences = settings["context_size"], settings["max_sequences"]
         blocks = sequences * -(-context_size // BLOCK)
-        with readable(self.model):
+        try:
             self.cache = PagedCache(paged.layers, blocks)
+        except MemoryError as error:
+            raise ModelError(
+                f"The cache for {sequences} x {context_size} tokens isn't granted.",
+                "Ask for a smaller context, or fewer sequences.",
+            ) from error
         self.capabilities = Capabilities(
             context_size=context_size, max_sequences=sequences, trees=True
         )

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import openvino as ov
+
+from paceline.engines.openvino_library import ov
 
 BLOCK = 32
 """Tokens in a block; the CPU plugin knows no other number."""

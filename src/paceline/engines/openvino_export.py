@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino as ov
-from openvino import opset13 as ops
 from tqdm import tqdm
 
 from paceline.engines.cpu import free_bytes
+from paceline.engines.openvino_library import ops, ov, unreported
 from paceline.engines.openvino_model import IR, last_line
 from paceline.errors import ModelError, PacelineError
 from paceline.models.catalog import cache_dir
@@ -44,6 +43,13 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "float32": {},
 }
 """Types of an exported directory's weights, with what nncf is asked for."""
+
+_USES = {"MatMul", "Gather", "Transpose"}
+_NARROWEST = 16
+"""Smaller tables are frequencies and the like."""
+
+_EXPONENT = 0x7F80
+"""The bits of a bfloat16 that are all set where it is infinite or no number."""
 
 SHORT_TYPES = {"bfloat16": ov.Type.bf16, "float16": ov.Type.f16}
 """Those that only round each number."""
@@ -208,26 +214,11 @@ def _convert_gguf(path: Path, size: int, fresh: Path) -> None:
 
 
 def _export_directory(directory: Path, weights: str, fresh: Path) -> None:
-    with _unreported():
+    with unreported():
         _convert_directory(directory, weights, fresh)
     for name in _TEXT_FILES:
         if (directory / name).is_file():
             shutil.copyfile(directory / name, fresh / name)
-
-
-@contextlib.contextmanager
-def _unreported() -> Iterator[None]:
-    """The converter and nncf report each use to their makers, and wait for the network to do it.
-    They leave that out in continuous integration, as they see it."""
-    before = os.environ.get("CI")
-    os.environ["CI"] = "true"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["CI"]
-        else:
-            os.environ["CI"] = before
 
 
 def _convert_directory(directory: Path, weights: str, fresh: Path) -> None:
@@ -248,8 +239,8 @@ def _convert_directory(directory: Path, weights: str, fresh: Path) -> None:
 
 def store_matrices(model: Any, kind: Any) -> None:
     """Store a model's matrices in a shorter type, converted where they are used. What else is
-    computed with, such as rotary frequencies, which turn a whole circle wrong when they are
-    rounded, stays as it is.
+    computed with, such as masks, or rotary frequencies, which turn a whole circle wrong when they
+    are rounded, stays as it is. Raises ModelError for numbers that the type doesn't hold.
 
     kind    ov.Type.bf16 or ov.Type.f16
     """
@@ -262,20 +253,31 @@ def store_matrices(model: Any, kind: Any) -> None:
 
 
 def _is_matrix(node: Any) -> bool:
-    """Whether a node is float32 weights of two dimensions that are multiplied or looked up."""
+    """Whether a node is float32 weights, a matrix or one for each expert, that are multiplied or
+    looked up."""
     if node.get_type_name() != "Constant" or node.get_element_type() != ov.Type.f32:
         return False
     uses = {use.get_node().get_type_name() for use in node.output(0).get_target_inputs()}
-    return len(node.get_output_shape(0)) == 2 and bool(uses) and uses <= {"MatMul", "Gather"}
+    shape = node.get_output_shape(0)
+    return len(shape) in (2, 3) and min(shape[-2:]) >= _NARROWEST and uses <= _USES
 
 
 def rounded(array: Any, kind: Any) -> ov.Tensor:
-    """Float32 numbers in a shorter type, each the nearest one, in memory of OpenVINO's own."""
+    """Float32 numbers in a shorter type, each the nearest one, in memory of OpenVINO's own. Raises
+    ModelError where one is too large, infinite, or none."""
     if kind == ov.Type.bf16:  # the upper half; OpenVINO's own conversion cuts off where it is even
         whole = np.ascontiguousarray(array).view(np.uint32)
         short = ((whole + 0x7FFF + (whole >> 16 & 1)) >> 16).astype(np.uint16)
+        held = np.isfinite(array) & (short & _EXPONENT != _EXPONENT)
     else:
-        short = array.astype(np.float16)
+        with np.errstate(over="ignore"):  # it shows below
+            short = array.astype(np.float16)
+        held = np.isfinite(short)
+    if not held.all():
+        raise ModelError(
+            f"A weight is {array[~held].flat[0]}, which {kind.get_type_name()} doesn't hold.",
+            "Export it with --dtype float32.",
+        )
     shape = ov.Shape(array.shape)
     own = ov.Tensor(kind, shape)
     ov.Tensor(short, shape, kind).copy_to(own)
@@ -310,7 +312,8 @@ def _fingerprint(directory: Path) -> str:
 def _progress(source: Path, made: Path) -> Iterator[None]:
     print(f"Exporting {source} to {made}, once.", file=sys.stderr)
     over = threading.Event()
-    # The libraries don't say how far they are, so the clock goes on by itself.
+    # The libraries don't say how far they are, so the clock goes on by itself, as far as they let
+    # another thread run.
     with tqdm(
         desc="export", bar_format="{desc}: {elapsed}", disable=not sys.stderr.isatty()
     ) as bar:
@@ -359,7 +362,8 @@ def _exportable(source: Path) -> Iterator[None]:
         raise
     except Exception as error:  # three libraries' errors
         if isinstance(error, OSError) and error.errno is not None:
-            if error.filename is not None and _lies_in(error.filename, source):
+            # A failed copy names both files, and isn't the source's fault.
+            if error.filename2 is None and _lies_in(error.filename, source):
                 raise ModelError(
                     f"{error.filename} can't be read: {error.strerror}.",
                     "Check its path and rights.",
@@ -372,4 +376,7 @@ def _exportable(source: Path) -> Iterator[None]:
 
 
 def _lies_in(name: Any, source: Path) -> bool:
-    return Path(os.fsdecode(name)).absolute().is_relative_to(source.absolute())
+    """Whether an error's file is the source, or in it. Some name a number, or nothing."""
+    if not isinstance(name, str | bytes | os.PathLike):
+        return False
+    return Path(os.fsdecode(name)).resolve().is_relative_to(source.resolve())

@@ -9,16 +9,15 @@ again in the file by the row's codes and scales.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
-import openvino as ov
-import openvino_genai
-from openvino import opset13 as ops
 
+from paceline.engines.openvino_library import ops, ov
 from paceline.engines.openvino_model import IR, core
 from paceline.errors import ModelError
 
@@ -43,6 +42,8 @@ _MOST = 60000
 def convert(path: Path, directory: Path) -> None:
     """Write openvino_model.xml and .bin into a directory. Raises ModelError for a file of which
     the reader would leave something out, and where its codes aren't the file's."""
+    import openvino_genai
+
     refuse_what_is_left_out(path)
     # The reader writes beside the file that it reads, so it is given a link.
     link = directory / "model.gguf"
@@ -115,8 +116,7 @@ def _head_size(told: Any, family: str) -> int:
 
 def mend(path: Path, model: Any) -> None:
     """Give every four-bit weight of a model the zero points that the file's minima stand for."""
-    minima = rows_of(path)
-    left = set(minima)
+    minima, left = rows_of(path)
     for subtract in [node for node in model.get_ops() if is_rounded(node)]:
         packed, scales = packed_rows(constant(subtract, 0)), scales_of(subtract)
         found = np.empty(scales.shape, np.float32)
@@ -125,7 +125,7 @@ def mend(path: Path, model: Any) -> None:
             if key not in minima:
                 raise _other_weights(path)
             found[number] = minima[key]
-            left.discard(key)
+            left[key] -= 1
         steps = scales.astype(np.float32)
         # Where the step vanishes beside the minimum, all weights of a block are the minimum,
         # whatever its codes: (0 - -1) times it.
@@ -134,7 +134,8 @@ def mend(path: Path, model: Any) -> None:
         replace(subtract, points, np.where(flat, found, steps).astype(np.float16))
         if flat.any():
             clear(subtract, packed, flat)
-    if left:  # rows that were stored in another way, which we wouldn't know to be right
+    # Rows that were stored in another way, which we wouldn't know to be right.
+    if any(count > 0 for count in left.values()):
         raise _other_weights(path)
 
 
@@ -200,9 +201,14 @@ def clear(subtract: Any, packed: Any, flat: Any) -> None:
         use.replace_source_output(new.output(0))
 
 
-def rows_of(path: Path) -> dict[tuple[bytes, bytes], Any]:
-    """The minima of every row of the file's four-bit tensors, by its packed codes and scales."""
-    found: dict[tuple[bytes, bytes], Any] = {}
+Key = tuple[bytes, bytes]
+"""A row's packed codes and scales."""
+
+
+def rows_of(path: Path) -> tuple[dict[Key, Any], Counter[Key]]:
+    """The minima of the rows of the file's four-bit tensors, and how often there is each."""
+    found: dict[Key, Any] = {}
+    counts: Counter[Key] = Counter()
     for tensor in gguf.GGUFReader(path).tensors:
         read = READERS.get(tensor.tensor_type)
         if read is None:
@@ -215,7 +221,8 @@ def rows_of(path: Path) -> dict[tuple[bytes, bytes], Any]:
                     f"Two rows of {path} differ in their minima alone.", "Use the llamacpp engine."
                 )
             found[key] = minima
-    return found
+            counts[key] += 1
+    return found, counts
 
 
 def repacked(low_then_high: Any) -> Any:

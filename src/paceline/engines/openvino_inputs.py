@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import openvino as ov
 
 from paceline.engines.openvino_cache import BLOCK
+from paceline.engines.openvino_library import ov
 
 ROWS = "rows_wanted"
 """The input that we add: of which tokens logits are computed."""

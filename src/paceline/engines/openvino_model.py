@@ -10,13 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import openvino as ov
-from openvino import opset13 as ops
-from openvino._offline_transformations import paged_attention_transformation
-
 from paceline.engines.cpu import free_bytes
 from paceline.engines.openvino_cache import BLOCK, Layout
 from paceline.engines.openvino_inputs import FILLED, ROWS
+from paceline.engines.openvino_library import ops, ov, paged_attention_transformation
 from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
 
 IR = "openvino_model.xml"
@@ -32,7 +29,9 @@ _NAMES = {
     **{"u4": "int4", "i4": "int4", "u8": "int8", "i8": "int8"},
     **{"f16": "float16", "bf16": "bfloat16", "f32": "float32"},
 }
-"""Types of weights, shortest first, as an export is asked for them."""
+"""Types of weights, as an export is asked for them."""
+
+_NO_WEIGHTS = {"boolean", "string", "i16", "u16", "i32", "u32", "i64", "u64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,8 @@ def check_inputs(target: str, model: Any) -> None:
         return
     fact = f"{target} wants {unknown[0]}" if unknown else f"{target} takes no {missing[0]}"
     raise ModelError(
-        f"{fact}, and is given tokens and their places only.",
+        f"{fact} (as OpenVINO {ov.__version__.split('-')[0]} pages it), and is given tokens and "
+        "their places only.",
         "Use a model of text alone (of one that sees, its language part with token inputs).",
     )
 
@@ -154,11 +154,15 @@ def check_inputs(target: str, model: Any) -> None:
 def stored_weights(model: Any) -> str:
     """The type of a model's matrices: the shortest, where there are several."""
     kinds = {
-        _type_name(node.output(0))
+        node.get_element_type()
         for node in model.get_ops()
         if node.get_type_name() == "Constant" and math.prod(node.get_output_shape(0)) >= _MATRIX
     }
-    return next((name for kind, name in _NAMES.items() if kind in kinds), "as stored")
+    found = [kind for kind in kinds if kind.get_type_name() not in _NO_WEIGHTS]
+    if not found:
+        return "as stored"
+    shortest: str = min(found, key=lambda kind: kind.bitwidth).get_type_name()
+    return _NAMES.get(shortest, shortest)
 
 
 def score_only_wanted_rows(target: str, model: Any) -> None:

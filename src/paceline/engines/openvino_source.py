@@ -128,8 +128,6 @@ def find_ir(place: Place, weights: str | None, *, verify: bool = False) -> Ir:
     """
     if place.kind is Kind.IR:
         return Ir(place.path)
-    if place.kind is Kind.DIRECTORY:
-        read_tokenizer(place.path)  # what can be refused is, before minutes are spent
     if place.kind is Kind.GGUF:
         made, stored = exported_gguf(place.path, verify=verify), "of the GGUF file"
     else:

@@ -1,0 +1,36 @@
+"""The one place where openvino is imported, because something must be said before it is.
+
+On import, on every conversion and in nncf it reports its use to its makers, and waits for the
+network to do it. It leaves that out in continuous integration, so that is what it is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+_LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def unreported() -> Iterator[None]:
+    """What openvino does in here, it reports to nobody. One thread at a time."""
+    with _LOCK:
+        before = os.environ.get("CI")
+        os.environ["CI"] = "true"
+        try:
+            yield
+        finally:
+            os.environ.pop("CI", None)
+            if before is not None:
+                os.environ["CI"] = before
+
+
+with unreported():
+    import openvino as ov
+    from openvino import opset13 as ops
+    from openvino._offline_transformations import paged_attention_transformation
+
+__all__ = ["ops", "ov", "paged_attention_transformation", "unreported"]
