@@ -11,8 +11,9 @@ from paceline.measure.run import Described
 from paceline.measure.stats import Ratio
 from paceline.measure.wording import interval_words
 
-QUANTISED = ("int8", "int4")
-"""Weights that the openvino engine's export rounds: another model than the one it was made of."""
+KEPT = (None, "as stored", "of the GGUF file", "float32", "bfloat16", "float16")
+"""Weights that the openvino engine has as their source does, or each number only rounded. Any other
+export is another model than the one it was made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def same_model(one: Described, other: Described) -> bool:
     mine, theirs = one.target, other.target
     if mine.get("vocabulary_hash") != theirs.get("vocabulary_hash"):
         return False
-    if {mine.get("weights"), theirs.get("weights")} & set(QUANTISED):
+    if not {mine.get("weights"), theirs.get("weights")} <= set(KEPT):
         return False
     if mine.get("path") and theirs.get("path"):
         return bool(mine["path"] == theirs["path"])
