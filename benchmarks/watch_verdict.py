@@ -227,7 +227,7 @@ def ask_in_turns(
                 took[url] = list(pool.map(partial(ask, args, name, url), numbers))
             # Answers at once share their steps, so they are one observation.
             (on_s, on_tokens), (off_s, off_tokens) = (
-                map(sum, zip(*took[url])) for url in (on, off)
+                map(sum, zip(*took[url], strict=True)) for url in (on, off)
             )
             asked.append(Asked(time.monotonic(), Pair(off_s, off_tokens, on_s, on_tokens)))
 
