@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
 import pytest
+
+from paceline.cli import options
+from paceline.errors import ModelError
+from paceline.testing import ToyEngine
 
 GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
 
@@ -92,3 +97,27 @@ def test_a_combined_draft_may_hold_models(run) -> None:
     code, _, err = run(*GENERATE, "-d", "tree:depth=2,")
     assert code == 2
     assert "none is named" in err
+
+
+@pytest.mark.parametrize(
+    ("engine", "kept"), [("llamacpp", ["threads"]), ("toy", ["cache_type", "dtype", "threads"])]
+)
+def test_what_is_said_of_the_target_holds_for_a_draft_on_the_same_engine_and_threads_on_any(
+    engine: str, kept: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+
+    def load(model: str, **told: object) -> None:
+        given.update(told)
+        raise ModelError(f"{model} was asked for.", "That is all.")
+
+    monkeypatch.setattr(options, "load", load)
+    said = {"threads": 3, "dtype": "float32", "cache_type": "float16"}
+    args = argparse.Namespace(
+        draft_engine=engine, draft_context=None, device=None, precision=None, **said
+    )
+    with ToyEngine.load("toy:3") as target, pytest.raises(ModelError, match="was asked for"):
+        options.load_draft(args, "draft.gguf", target)
+    assert {name: given[name] for name in said if name in given} == {
+        name: said[name] for name in kept
+    }
