@@ -18,7 +18,6 @@ import argparse
 import itertools
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -215,15 +214,15 @@ def ask_in_turns(
     asked: list[Asked],
     stop: threading.Event,
 ) -> None:
-    """Each prompt of both servers, one server after the other, the first one by chance."""
-    chance = random.Random(1)
+    """Each prompt of both servers, strictly in turns, so that a window holds about as much of
+    either."""
     with ThreadPoolExecutor(args.at_once) as pool:
         for first in itertools.count(0, args.at_once):
             if stop.is_set():
                 return
             numbers = range(first, first + args.at_once)
             took: dict[str, list[tuple[float, int]]] = {}
-            for url in chance.sample([on, off], 2):
+            for url in (on, off):
                 took[url] = list(pool.map(partial(ask, args, name, url), numbers))
             # Answers at once share their steps, so they are one observation.
             (on_s, on_tokens), (off_s, off_tokens) = (
