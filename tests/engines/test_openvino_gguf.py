@@ -126,6 +126,7 @@ LEFT_OUT: dict[str, tuple[dict[str, Any], str, str]] = {
     "an old factor": ({"rope.scale_linear": 4.0}, "llama", r"rotary positions \(linear by 4\)"),
     "a factor alone": ({"rope.scaling.factor": 0.5}, "llama", r"positions \(linear by 0\.5\)"),
     "some dimensions": ({"rope.dimension_count": 4}, "llama", "only 4 of a head's 8 dimensions"),
+    "a type": ({"stored": Q.Q5_0}, "llama", "stores output.weight as Q5_0"),
     "parts": ({"split.count": 3}, "llama", "one of 3 parts"),
     "factors": ({"tensor": "rope_freqs.weight"}, "llama", "a tensor rope_freqs.weight"),
     "a bias": ({"tensor": "blk.0.attn_q.bias"}, "llama", "a tensor blk.0.attn_q.bias"),
@@ -141,13 +142,16 @@ def headed(path: Path, told: dict[str, Any], family: str) -> Path:
     for key, value in told.items():
         if key == "split.count":
             writer.add_uint16(key, value)
-        elif isinstance(value, int):
+        elif isinstance(value, int) and key != "stored":
             writer.add_uint32(f"{family}.{key}", value)
         elif isinstance(value, float):
             writer.add_float32(f"{family}.{key}", value)
-        elif key != "tensor":
+        elif key not in ("tensor", "stored"):
             writer.add_string(f"{family}.{key}", value)
-    writer.add_tensor(told.get("tensor", "output.weight"), np.zeros((2, 16), np.float32))
+    data, stored = np.zeros((2, 16), np.float32), told.get("stored")
+    if stored is not None:
+        data = gguf.quantize(np.zeros((2, 32), np.float32), stored)
+    writer.add_tensor(told.get("tensor", "output.weight"), data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

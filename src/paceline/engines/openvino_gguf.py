@@ -35,6 +35,7 @@ _TENSORS = re.compile(
     r"|blk\.\d+\.(attn_(norm|q|k|v|output|q_norm|k_norm)|ffn_(norm|gate|up|down)))\.weight"
 )
 _BIASES = re.compile(r"blk\.\d+\.attn_(q|k|v)\.bias")
+_STORED = ("F32", "F16", "BF16", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "Q4_0", "Q4_1")
 _MOST = 60000
 """Largest zero point: float16 ends a little above."""
 
@@ -84,14 +85,17 @@ def refuse_what_is_left_out(path: Path) -> None:
     elif (rotary := told(f"{family}.rope.dimension_count")) not in (None, _head_size(told, family)):
         reason = f"turns only {rotary} of a head's {_head_size(told, family)} dimensions"
     else:
-        for name in (tensor.name for tensor in file.tensors):
-            known = _TENSORS.fullmatch(name) or (family == _BIASED and _BIASES.fullmatch(name))
-            if not known:
-                reason = f"has a tensor {name}"
+        for tensor in file.tensors:
+            biased = family == _BIASED and _BIASES.fullmatch(tensor.name)
+            if not _TENSORS.fullmatch(tensor.name) and not biased:
+                reason = f"has a tensor {tensor.name}"
+                break
+            if tensor.tensor_type.name not in _STORED:
+                reason = f"stores {tensor.name} as {tensor.tensor_type.name}"
                 break
     if reason is not None:
         raise ModelError(
-            f"{path.name} {reason}, which OpenVINO GenAI's reader doesn't take into account.",
+            f"{path.name} {reason}, which OpenVINO GenAI's reader doesn't take.",
             "Use the llamacpp engine, or the model's original directory.",
         )
 
