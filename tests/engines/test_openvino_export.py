@@ -210,7 +210,7 @@ def rotating_model() -> ov.Model:
     order = ops.constant([0, 2, 1], ov.Type.i32)
     experts = ops.transpose(constant((4, 32, 48)), order)
     chosen = ops.matmul(looked_up, experts, False, True)
-    masked = ops.add(product, constant((1, 300)))
+    masked = ops.add(product, constant((20, 300)))
     return ov.Model([masked, chosen, ops.cos(ops.multiply(angles, constant((1, 32))))], [given])
 
 
