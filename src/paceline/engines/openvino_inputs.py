@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.engines.openvino_cache import BLOCK
 from paceline.engines.openvino_library import ov
+from paceline.types import Array
 
 ROWS = "rows_wanted"
 """The input that we add: of which tokens logits are computed."""
@@ -22,9 +23,13 @@ FILLED = frozenset(
 )
 """The inputs that every forward is given; the cache's tensors lie in place."""
 
-_TYPES: dict[str, type[np.generic]] = {"input_ids": np.int64, "position_ids": np.int64}
-_KEPT_SIZE = 1024
-"""Tensors up to this size are kept for the next forward that has as many values."""
+_TYPES: dict[str, type[np.generic]] = {
+    "input_ids": np.int64,
+    "position_ids": np.int64,
+    "qq_bias": np.uint8,
+}
+_ROOM = 1024
+"""Values that an input has room for at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +50,16 @@ class Stretch:
 
 
 class Inputs:
-    """The input tensors of a request. Making one takes OpenVINO longer than filling it, so they are
-    kept by size, and set anew only where the size changes."""
+    """The input tensors of a request. Making and setting one takes OpenVINO longer than filling it,
+    so each has room for more than a forward needs, and only its shape changes."""
 
     def __init__(self, request: Any, compiled: Any) -> None:
         self._request = request
         self._at = {port.any_name: index for index, port in enumerate(compiled.inputs)}
-        self._kept: dict[tuple[str, int], tuple[Any, ov.Tensor]] = {}
-        self._set: dict[str, ov.Tensor] = {}
+        self._kept: dict[str, tuple[Any, ov.Tensor]] = {}
+        self._sizes: dict[str, int] = {}
         self._longest = np.zeros((), np.int32)
-        self._put("max_context_len", ov.Tensor(self._longest, shared_memory=True))
+        self._put("max_context_len", self._longest)
 
     def fill(self, stretches: Sequence[Stretch]) -> int:
         """Put a forward's inputs in place. Returns how many rows of logits it gives: those that
@@ -87,28 +92,30 @@ class Inputs:
 
     def _write_trees(self, stretches: Sequence[Stretch]) -> None:
         """Which of a forward's own tokens each one sees, where that isn't all before it."""
-        seen = [visible(stretch) for stretch in stretches if stretch.parents is not None]
-        sizes = [0 if s.parents is None else len(s.tokens) ** 2 for s in stretches]
-        self._write("qq_bias_begins", [0, *np.cumsum(sizes).tolist()])
-        flat = np.concatenate([each.ravel() for each in seen]) if seen else np.zeros(0, np.uint8)
-        if flat.size or "qq_bias" not in self._set or self._set["qq_bias"].get_size():
-            self._put("qq_bias", ov.Tensor(flat))
+        begins, seen = [0], list[Any]()
+        for stretch in stretches:
+            if stretch.parents is not None:
+                seen.append(visible(stretch).ravel())
+            begins.append(sum(each.size for each in seen))
+        self._write("qq_bias_begins", begins)
+        self._write("qq_bias", np.concatenate(seen) if seen else ())
 
-    def _write(self, name: str, values: Sequence[int]) -> None:
-        kept = self._kept.get((name, len(values)))
-        if kept is None:
-            array = np.empty(len(values), _TYPES.get(name, np.int32))
-            kept = array, ov.Tensor(array, shared_memory=True)
-            if len(values) <= _KEPT_SIZE:
-                self._kept[name, len(values)] = kept
-        array, tensor = kept
-        array[:] = values
-        if self._set.get(name) is not tensor:
-            self._put(name, tensor)
+    def _write(self, name: str, values: Sequence[int] | Array) -> None:
+        size = len(values)
+        if name not in self._kept or size > len(self._kept[name][0]):
+            room = np.empty(max(_ROOM, 2 * size), _TYPES.get(name, np.int32))
+            self._put(name, room)
+        array, tensor = self._kept[name]
+        array[:size] = values
+        if self._sizes.get(name) != size:
+            tensor.shape = (size,)
+            self._sizes[name] = size
 
-    def _put(self, name: str, tensor: ov.Tensor) -> None:
+    def _put(self, name: str, array: Any) -> None:
+        tensor = ov.Tensor(array, shared_memory=True)
         self._request.set_input_tensor(self._at[name], tensor)
-        self._set[name] = tensor
+        self._kept[name] = array, tensor
+        self._sizes.pop(name, None)
 
 
 def _positions(stretch: Stretch) -> list[int]:
