@@ -3,6 +3,9 @@ with lookup beside its prompt lookup.
 
     python benchmarks/beside_openvino_genai.py MODEL.gguf plain --tokens 128
     python benchmarks/beside_openvino_genai.py MODEL.gguf lookup
+
+Its cache of keys and values is in eight bits unless `--genai-cache` says otherwise; ours is never,
+since rewinding such a cache changes it.
 """
 
 from __future__ import annotations
@@ -29,11 +32,17 @@ def main() -> None:
     parser.add_argument("mode", choices=["plain", "lookup"])
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--categories")
+    parser.add_argument("--genai-cache", choices=["u8", "f16", "f32"], default="u8")
     args = parser.parse_args()
     engine = load(args.model, engine="openvino", context_size=2048)
     drafts = {"lookup": create_draft("lookup", engine)} if args.mode == "lookup" else {}
     policy = measured_policy(engine, drafts) if drafts else None
-    peer = pipeline(resolve(args.model), engine.facts(), lookup=args.mode == "lookup")
+    peer = pipeline(
+        resolve(args.model),
+        engine.facts(),
+        lookup=args.mode == "lookup",
+        cache=args.genai_cache,
+    )
 
     def ours(tokens: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         stop = StopConditions(max_tokens=args.tokens)
@@ -56,12 +65,13 @@ def main() -> None:
     for side in (ours, theirs):
         side(chosen[0].tokens(engine)[:64])
     result = interleaved(engine, chosen, ours, theirs)
-    name = f"openvino-genai-{args.mode}-{Path(engine.model).stem.lower()}"
-    write(name, {"target": engine.facts(), "genai": genai.__version__, **result})
+    name = f"openvino-genai-{args.mode}-{args.genai_cache}-{Path(engine.model).stem.lower()}"
+    facts = {"target": engine.facts(), "genai": genai.__version__, "genai_cache": args.genai_cache}
+    write(name, {**facts, **result})
     print(result["ratio"], result["by_category"])
 
 
-def pipeline(gguf: str, facts: dict[str, Any], *, lookup: bool) -> Any:
+def pipeline(gguf: str, facts: dict[str, Any], *, lookup: bool, cache: str) -> Any:
     """Their pipeline over our export, with the tokenizer that their reader makes of the file."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -70,7 +80,10 @@ def pipeline(gguf: str, facts: dict[str, Any], *, lookup: bool) -> Any:
         for part in ("openvino_model.xml", "openvino_model.bin"):
             (place / part).unlink()
             (place / part).symlink_to(Path(facts["exported_to"]) / part)
-        options: dict[str, Any] = {"INFERENCE_NUM_THREADS": facts["threads"]}
+        options: dict[str, Any] = {
+            "INFERENCE_NUM_THREADS": facts["threads"],
+            "KV_CACHE_PRECISION": cache,
+        }
         if lookup:
             options["prompt_lookup"] = True
         return genai.LLMPipeline(folder, "CPU", **options)

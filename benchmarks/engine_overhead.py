@@ -63,7 +63,8 @@ def rounds(engine: Engine, tokens: int) -> dict[str, Any]:
 
 def inputs(engine: Any, streams: int, tokens: int) -> dict[str, Any]:
     """Milliseconds to fill the inputs of forwards of many sequences."""
-    fill, taken = engine._inputs.fill, []
+    given = engine._graphs.any_rows.inputs
+    fill, taken = given.fill, []
 
     def timed(stretches: Any) -> Any:
         started = perf_counter()
@@ -71,7 +72,7 @@ def inputs(engine: Any, streams: int, tokens: int) -> dict[str, Any]:
         taken.append((len(stretches), perf_counter() - started))
         return rows
 
-    engine._inputs.fill = timed
+    given.fill = timed
     try:
         drafts = {"lookup": create_draft("lookup:min_match=1", engine)}
         decoder = Decoder(engine, drafts, fitting_verifier(drafts), fixed("lookup", 3))
@@ -81,7 +82,7 @@ def inputs(engine: Any, streams: int, tokens: int) -> dict[str, Any]:
         while running := [stream for stream in running if not stream.finished]:
             decoder.step(running)
     finally:
-        engine._inputs.fill = fill
+        given.fill = fill
     return told([seconds for sequences, seconds in taken if sequences == streams])
 
 

@@ -71,19 +71,29 @@ def test_only_wanted_rows_are_asked_for_and_one_where_none_is() -> None:
     assert request.values(ROWS) == [2]
 
 
-def test_a_tensor_is_made_once_for_each_size() -> None:
+def test_a_tensor_is_set_once_and_changes_its_shape() -> None:
     request = Request()
     inputs = Inputs(request, request)
     inputs.fill([Stretch([7], 0, [5], 1)])
-    first = dict(request.given)
     request.calls.clear()
-    inputs.fill([Stretch([8], 1, [5], 1)])
+    for tokens in ([8], [8, 9], [3]):
+        inputs.fill([Stretch(tokens, 2, [5], len(tokens))])
+        assert request.values("input_ids") == tokens
+        assert request.values(ROWS) == list(range(len(tokens)))
     assert request.calls == []
-    assert request.values("input_ids") == [8]
-    inputs.fill([Stretch([8, 9], 2, [5], 2)])
-    inputs.fill([Stretch([3], 4, [5], 1)])
-    assert request.given["input_ids"] is first["input_ids"]
-    assert request.values("input_ids") == [3]
+
+
+def test_a_prompt_longer_than_its_tensors_gets_larger_ones() -> None:
+    request = Request()
+    inputs = Inputs(request, request)
+    inputs.fill([Stretch([7], 0, [5], 1)])
+    request.calls.clear()
+    long = list(range(3000))
+    inputs.fill([Stretch(long, 0, list(range(94)), 1)])
+    assert request.calls == ["input_ids", "position_ids"]
+    assert request.values("input_ids") == request.values("position_ids") == long
+    inputs.fill([Stretch([4, 2], 0, [1], 1)])
+    assert request.values("input_ids") == [4, 2]
 
 
 def test_a_trees_tokens_stand_and_see_as_their_paths_say() -> None:

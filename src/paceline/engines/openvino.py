@@ -18,14 +18,14 @@ from paceline.engines.context import fitting_context
 from paceline.engines.cpu import default_threads
 from paceline.engines.forwards import Part, forwards
 from paceline.engines.openvino_cache import BLOCK, PagedCache
-from paceline.engines.openvino_inputs import Inputs, Stretch
+from paceline.engines.openvino_graph import Graphs
+from paceline.engines.openvino_inputs import Stretch
 from paceline.engines.openvino_library import ov
 from paceline.engines.openvino_model import (
     Arithmetic,
     Paged,
     check_device,
     compile_paged,
-    last_line,
 )
 from paceline.engines.openvino_source import Ir, Reader, find_ir, find_place, find_reader
 from paceline.engines.tokenizer_only import TokenizerOnly
@@ -92,10 +92,7 @@ class OpenVinoEngine(Engine):
         self.opened = 0
         self._reader, self._ir, self._settings = reader, ir, settings
         self._facts = self._all_facts(paged, blocks)
-        self._request: Any = paged.compiled.create_infer_request()
-        for name, tensor in self.cache.tensors.items():
-            self._request.set_tensor(name, tensor)
-        self._inputs = Inputs(self._request, paged.compiled)
+        self._graphs: Graphs | None = Graphs(paged.compiled, paged.single, self.cache.tensors)
 
     @classmethod
     def load(
@@ -194,9 +191,10 @@ class OpenVinoEngine(Engine):
     def _owner_of(sequence: Sequence) -> OpenVinoEngine | None:
         return sequence.engine if isinstance(sequence, OpenVinoSequence) else None
 
-    def _check_open(self) -> None:
-        if self._request is None:
+    def _check_open(self) -> Graphs:
+        if self._graphs is None:
             raise ValueError("the engine is closed")
+        return self._graphs
 
     def _rows(self, jobs: AbstractSequence[Job]) -> list[Array]:
         cut = list(forwards(jobs, whole_trees=True))
@@ -210,15 +208,7 @@ class OpenVinoEngine(Engine):
 
     def _forward(self, jobs: AbstractSequence[Job], parts: AbstractSequence[Part]) -> list[Array]:
         """The wanted rows of each part: float32, shape (rows, vocabulary_size)."""
-        wanted = self._inputs.fill([self._stretch(jobs[part.number], part) for part in parts])
-        try:
-            self._request.infer()
-        except Exception as error:  # OpenVINO raises RuntimeError for everything
-            raise ModelError(
-                f"OpenVINO failed in a forward: {last_line(error)}.",
-                "Use a smaller context, or another engine.",
-            ) from error
-        logits = self._request.get_output_tensor(0).data.reshape(wanted, self.vocabulary_size)
+        logits = self._check_open().run([self._stretch(jobs[part.number], part) for part in parts])
         found, begin = [], 0
         for part in parts:
             found.append(logits[begin : begin + part.rows])
@@ -248,6 +238,7 @@ class OpenVinoEngine(Engine):
             "context_size": settings["context_size"],
             "max_sequences": settings["max_sequences"],
             "attention": "paged, ragged batch without padding",
+            "build": "one graph" if paged.single is None else "a graph of its own for single rows",
             "openvino_version": ov.__version__.split("-")[0],
             "weights": paged.weights,
             **self._ir.facts,
@@ -266,8 +257,8 @@ class OpenVinoEngine(Engine):
         return {**self._facts, "cache_used_bytes": self.cache.blocks.used * self.cache.block_bytes}
 
     def close(self) -> None:
-        if self._request is not None:
-            self._request = self._inputs = None  # type: ignore[assignment]
+        if self._graphs is not None:
+            self._graphs = None
             self.cache.close()
             self._reader.free()
 

@@ -31,6 +31,8 @@ _TYPES: dict[str, type[np.generic]] = {
 _ROOM = 1024
 """Values that an input has room for at first."""
 
+_EMPTY = np.empty(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -59,7 +61,7 @@ class Inputs:
         self._kept: dict[str, tuple[Any, ov.Tensor]] = {}
         self._sizes: dict[str, int] = {}
         self._longest = np.zeros((), np.int32)
-        self._put("max_context_len", self._longest)
+        self._put("max_context_len", ov.Tensor(self._longest, shared_memory=True))
 
     def fill(self, stretches: Sequence[Stretch]) -> int:
         """Put a forward's inputs in place. Returns how many rows of logits it gives: those that
@@ -102,20 +104,20 @@ class Inputs:
 
     def _write(self, name: str, values: Sequence[int] | Array) -> None:
         size = len(values)
-        if name not in self._kept or size > len(self._kept[name][0]):
-            room = np.empty(max(_ROOM, 2 * size), _TYPES.get(name, np.int32))
-            self._put(name, room)
-        array, tensor = self._kept[name]
-        array[:size] = values
-        if self._sizes.get(name) != size:
+        array, tensor = self._kept.get(name, (_EMPTY, None))
+        if size > len(array) or tensor is None:
+            array = np.empty(max(_ROOM, 2 * size), _TYPES.get(name, np.int32))
+            tensor = ov.Tensor(array, shared_memory=True)
             tensor.shape = (size,)
-            self._sizes[name] = size
+            self._put(name, tensor)
+            self._kept[name] = array, tensor
+        elif self._sizes[name] != size:
+            tensor.shape = (size,)
+        self._sizes[name] = size
+        array[:size] = values
 
-    def _put(self, name: str, array: Any) -> None:
-        tensor = ov.Tensor(array, shared_memory=True)
+    def _put(self, name: str, tensor: ov.Tensor) -> None:
         self._request.set_input_tensor(self._at[name], tensor)
-        self._kept[name] = array, tensor
-        self._sizes.pop(name, None)
 
 
 def _positions(stretch: Stretch) -> list[int]:

@@ -25,6 +25,10 @@ _CACHES = ("key_cache.", "value_cache.")
 _MATRIX = 1024
 """Smaller constants are norms, biases and shapes."""
 
+_WORTH_TWICE = 5 * 2**29
+"""Bytes up to which weights are held twice: what a second graph saves is some ten milliseconds
+when the number of rows changes, which larger models hardly feel."""
+
 _NAMES = {
     **{"u4": "int4", "i4": "int4", "u8": "int8", "i8": "int8"},
     **{"f16": "float16", "bf16": "bfloat16", "f32": "float32"},
@@ -59,14 +63,22 @@ class Arithmetic:
         was taken back has moved its neighbours; so it isn't offered."""
         if self.cache is not None:
             return CACHE_TYPES[self.cache]
+        return self.computed_type
+
+    @property
+    def computed_type(self) -> str:
         return "f32" if self.precision == "strict" else preferred_type()
 
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """A compiled model, the cache it wants, and the type its matrices are stored in."""
+    """A compiled model, the cache it wants, and the type its matrices are stored in.
+
+    single    the same compiled for one row of one sequence; None where it would take too much
+    """
 
     compiled: Any
+    single: Any | None
     layers: tuple[Layout, ...]
     vocabulary_size: int
     weights: str
@@ -83,13 +95,18 @@ def compile_paged(
     """Raises ModelError for a model that has no state to page, or doesn't fit into memory."""
     with readable(target):
         model = core().read_model(xml)
-        token = cached_numbers(model) * _BYTES[arithmetic.cache_type]
-        _check_memory(target, xml, token, context_size, sequences)
         weights = stored_weights(model)
+        token = cached_numbers(model) * _BYTES[arithmetic.cache_type]
+        held = int(xml.with_suffix(".bin").stat().st_size * _held(weights, arithmetic))
+        twice = _check_memory(target, held, token, context_size, sequences)
         page(target, model)
         score_only_wanted_rows(target, model)
         check_inputs(target, model)
         compiled = core().compile_model(model, device, _properties(arithmetic))
+        single = None
+        if twice:
+            for_one_row(model)
+            single = core().compile_model(model, device, _properties(arithmetic))
         layers = tuple(_layouts(compiled))
         vocabulary = compiled.outputs[0].partial_shape[-1]
     if any(kind not in _BYTES for layer in layers for kind in layer.types):
@@ -100,7 +117,7 @@ def compile_paged(
         )
     if vocabulary.is_dynamic:
         raise ModelError(f"{target} doesn't say how many tokens it scores.", "Export it again.")
-    return Paged(compiled, layers, vocabulary.get_length(), weights)
+    return Paged(compiled, single, layers, vocabulary.get_length(), weights)
 
 
 def check_device(device: str) -> None:
@@ -185,6 +202,13 @@ def score_only_wanted_rows(target: str, model: Any) -> None:
     model.validate_nodes_and_infer_types()
 
 
+def for_one_row(model: Any) -> None:
+    """Fix the sizes of a paged model's inputs to those of one token of one sequence."""
+    sizes = {"subsequence_begins": 2, "block_indices_begins": 2, "qq_bias": 0, "qq_bias_begins": 2}
+    free = {"max_context_len", "block_indices"}
+    model.reshape({name: [sizes.get(name, 1)] for name in FILLED - free})
+
+
 def _properties(arithmetic: Arithmetic) -> dict[str, Any]:
     chosen: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
@@ -234,19 +258,24 @@ def cached_numbers(model: Any) -> int:
     )
 
 
-def _check_memory(target: str, xml: Path, token: int, context_size: int, sequences: int) -> None:
-    """Refuse what doesn't fit before the weights are read: a system that promises more memory
-    than it has would kill the process later.
+def _held(weights: str, arithmetic: Arithmetic) -> float:
+    """Bytes in memory for each byte of weights, as measured on models of 135M and 1.5B: the plugin
+    lays them out anew, and where it doesn't compute in bfloat16 it keeps float32 instead, twice."""
+    return 4.3 if weights == "bfloat16" and arithmetic.computed_type != "bf16" else 1.6
 
-    token    bytes of a token's keys and values
+
+def _check_memory(target: str, weights: int, token: int, context_size: int, sequences: int) -> bool:
+    """Refuse what doesn't fit before the weights are read: a system that promises more memory
+    than it has would kill the process later. Returns whether a second graph fits and is small
+    enough to be worth it.
+
+    weights    bytes that they take in memory
+    token      bytes of a token's keys and values
     """
     free = free_bytes()
-    if free is None:
-        return
-    weights = xml.with_suffix(".bin").stat().st_size
     needed = weights + token * context_size * sequences
-    if needed <= free:
-        return
+    if free is None or needed <= free:
+        return weights <= _WORTH_TWICE and (free is None or needed + weights <= free)
     fitting = max(0, (free - weights) // (token * sequences)) if token else 0
     raise ModelError(
         f"{target} needs {weights / 2**30:.1f} GiB for its weights and up to "
