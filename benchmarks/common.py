@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.engines.base import Engine
+from paceline.engines.load import load
 from paceline.measure.machine import machine_facts
 from paceline.measure.stats import Pair, speed_ratio
 from paceline.measure.workload import WorkloadPrompt
@@ -27,6 +28,12 @@ def prompts(categories: Sequence[str] | None = None) -> list[WorkloadPrompt]:
     """The lap: 14 prompts in 8 categories, or those of some categories."""
     every = find_workload(str(LAP)).prompts
     return [p for p in every if categories is None or p.category in categories]
+
+
+def load_told(model: str, told: str, **options: Any) -> Engine:
+    """`ENGINE` on the model, or `ENGINE=MODEL` on another form of the same weights."""
+    name, _, other = told.partition("=")
+    return load(other or model, engine=name, **options)
 
 
 def interleaved(

@@ -1,6 +1,7 @@
 """Many prompts at once on several engines, drafts on: tokens a second, in turns.
 
 python benchmarks/streams.py MODEL.gguf --engines llamacpp,openvino --streams 8
+python benchmarks/streams.py MODEL.gguf --engines llamacpp,openvino=EXPORTED_DIR
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from common import prompts, write
+from common import load_told, prompts, write
 
 from paceline import StopConditions, create_draft
 from paceline.decode.generate import fitting_verifier
 from paceline.decode.step import Decoder
 from paceline.engines.base import Engine
-from paceline.engines.load import load
 from paceline.measure.adaptive import measured_policy
 from paceline.measure.stats import Pair, speed_ratio
 from paceline.types import Request
@@ -35,8 +35,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    names = args.engines.split(",")
-    sides = {name: Side(args, name) for name in names}
+    sides = {told.partition("=")[0]: Side(args, told) for told in args.engines.split(",")}
+    names = list(sides)
     rows: list[dict[str, Any]] = []
     chance = random.Random(args.seed)
     for turn in range(args.turns):
@@ -47,7 +47,7 @@ def main() -> None:
     first, *others = names
     ratios = {f"{other} over {first}": ratio(rows, other, first) for other in others}
     write(
-        f"streams-{args.streams}-{Path(args.model).stem.lower()}",
+        f"streams-{args.streams}-{Path(sides[names[-1]].engine.model).stem.lower()}",
         {
             "draft": args.draft,
             "engines": {name: side.engine.facts() for name, side in sides.items()},
@@ -61,10 +61,10 @@ def main() -> None:
 class Side:
     """One engine with its drafts and the policy's costs."""
 
-    def __init__(self, args: argparse.Namespace, name: str) -> None:
+    def __init__(self, args: argparse.Namespace, told: str) -> None:
         self.args = args
-        self.engine: Engine = load(
-            args.model, engine=name, context_size=1024, max_sequences=args.streams
+        self.engine: Engine = load_told(
+            args.model, told, context_size=1024, max_sequences=args.streams
         )
         draft = create_draft(args.draft, self.engine)
         self.drafts = {draft.name: draft}

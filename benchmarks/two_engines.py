@@ -2,6 +2,8 @@
 
     python benchmarks/two_engines.py MODEL.gguf openvino llamacpp -d lookup --tokens 256
 
+    python benchmarks/two_engines.py MODEL.gguf openvino=EXPORTED_DIR llamacpp -d lookup
+
 Each engine decodes under the policy, with costs measured on it; the ratio is the second's time
 over the first's, the reading of prompts apart.
 """
@@ -12,12 +14,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from common import interleaved, prompts, write
+from common import interleaved, load_told, prompts, write
 
 from paceline import StopConditions, create_draft
 from paceline.decode.generate import generate
 from paceline.engines.base import Engine
-from paceline.engines.load import load
 from paceline.measure.adaptive import measured_policy
 
 
@@ -25,7 +26,7 @@ class Side:
     """An engine, its drafts and their costs."""
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
-        self.engine: Engine = load(args.model, engine=name, context_size=2048)
+        self.engine: Engine = load_told(args.model, name, context_size=2048)
         drafts = [create_draft(spec, self.engine) for spec in args.draft]
         self.drafts = {draft.name: draft for draft in drafts}
         self.policy = measured_policy(self.engine, self.drafts)
@@ -65,7 +66,8 @@ def main() -> None:
     for number, row in enumerate(result["rows"]):
         row |= {"ours_rounds": sides[0].told[number], "theirs_rounds": sides[1].told[number]}
     drafts = "+".join(spec.replace("/", "-") for spec in args.draft)
-    name = f"{args.first}-beside-{args.second}-{drafts}-{Path(mine.model).stem.lower()}"
+    first, second = (told.partition("=")[0] for told in (args.first, args.second))
+    name = f"{first}-beside-{second}-{drafts}-{Path(mine.model).stem.lower()}"
     engines = {"ours": mine.facts(), "theirs": theirs.facts()}
     write(name, {"drafts": args.draft, "engines": engines, **result})
     print(result["ratio"], result["by_category"])
