@@ -164,21 +164,40 @@ class TestScoring:
     def test_single_rows_have_a_graph_of_their_own_where_memory_allows(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def rows(engine: OpenVinoEngine) -> list[Any]:
-            sequence = engine.open()
-            texts = ([5], [6, 7, 8], [9], [10], [11, 12])
-            return [np.array(engine.score([Job(sequence, t, len(t))])[0]) for t in texts]
+        """Over a block's end too, where a row's own keys lie in another block."""
+        lengths = [1, 3, 1, 1, 2, 1, BLOCK - 10, *[1] * 4]
+
+        def rows(engine: OpenVinoEngine) -> Any:
+            sequence, chance = engine.open(), np.random.default_rng(0)
+            return np.concatenate(
+                [
+                    np.array(
+                        engine.score([Job(sequence, chance.integers(2, 262, n).tolist(), n)])[0]
+                    )
+                    for n in lengths
+                ]
+            )
 
         with tiny.load(64, 1) as engine:
-            assert engine.facts()["build"] == "a graph of its own for single rows"
+            assert engine.facts()["build"] == "two graphs, one of them for single rows"
             both = rows(engine)
-            free = 2 * engine.facts()["weights_bytes"] + engine.facts()["cache_bytes"]
+            free = 3 * engine.facts()["weights_bytes"]
         monkeypatch.setattr(openvino_model, "free_bytes", lambda: free)
         with tiny.load(64, 1) as engine:
-            assert engine.facts()["build"] == "one graph"
-            one = rows(engine)
-        for ours, theirs in zip(both, one, strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+            assert engine.facts()["build"] == "one graph: memory is short for two"
+            np.testing.assert_allclose(both, rows(engine), atol=1e-5)
+
+    def test_a_prompt_cut_to_one_last_token_is_read_in_both_graphs(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with tiny.load(64, 2) as engine:
+            whole = np.array(engine.score([Job(engine.open(), list(range(5, 22)))])[0])
+            cut = engine_module.forwards
+            monkeypatch.setattr(
+                engine_module, "forwards", lambda jobs, **how: cut(jobs, limit=16, **how)
+            )
+            [parts] = engine.score([Job(engine.open(), list(range(5, 22)))])
+            np.testing.assert_allclose(parts, whole, atol=1e-4)
 
     def test_which_graph_runs_a_forward(self) -> None:
         with tiny.load(64, 2) as engine:
@@ -408,6 +427,55 @@ class TestLoading:
         monkeypatch.setattr(openvino_model, "free_bytes", lambda: 1000)
         with pytest.raises(ModelError, match="smaller model"):
             OpenVinoEngine.load(tiny.model())
+
+    def test_a_second_graph_that_openvino_cant_make_is_done_without(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Core:
+            def __init__(self, real: Any) -> None:
+                self.real, self.compiled = real, 0
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.real, name)
+
+            def compile_model(self, *args: Any) -> Any:
+                self.compiled += 1
+                if self.compiled == 2:
+                    raise RuntimeError("no such shape")
+                return self.real.compile_model(*args)
+
+        core = Core(openvino_model.core())
+        monkeypatch.setattr(openvino_model, "core", lambda: core)
+        with tiny.load(64, 1) as engine:
+            told = "one graph: the sizes of its inputs can not be fixed"
+            assert engine.facts()["build"] == told
+            engine.score([Job(engine.open(), [5])])
+
+
+@pytest.mark.parametrize(
+    ("held", "free", "why"),
+    [
+        (100, None, None),
+        (100, 400, None),
+        (100, 399, "memory is short"),
+        (3 * 2**30, None, "too large"),
+    ],
+)
+def test_why_a_model_gets_one_graph(
+    held: int, free: int | None, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino_model, "free_bytes", lambda: free)
+    assert (why or "None") in str(openvino_model.why_one_graph(held))
+
+
+def test_bfloat16_weights_take_more_where_it_isnt_computed_in(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino_model, "stored_weights", lambda _: "bfloat16")
+    file = (exported / "openvino_model.bin").stat().st_size
+    monkeypatch.setattr(openvino_model, "free_bytes", lambda: 4 * file)
+    with pytest.raises(ModelError, match="weights in int8 or int4"):
+        OpenVinoEngine.load(tiny.model(), context_size=32, precision="strict")
 
 
 @pytest.mark.model

@@ -170,14 +170,14 @@ class OpenVinoEngine(Engine):
         )
 
     def open(self) -> OpenVinoSequence:
-        self._check_open()
+        self._open_graphs()
         if self.opened >= self.capabilities.max_sequences:
             raise too_many_sequences(self.capabilities.max_sequences)
         self.opened += 1
         return OpenVinoSequence(self)
 
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
-        self._check_open()
+        self._open_graphs()
         if any(self._owner_of(job.sequence) is not self for job in jobs):
             raise ValueError("the sequence is another engine's")
         try:
@@ -191,7 +191,7 @@ class OpenVinoEngine(Engine):
     def _owner_of(sequence: Sequence) -> OpenVinoEngine | None:
         return sequence.engine if isinstance(sequence, OpenVinoSequence) else None
 
-    def _check_open(self) -> Graphs:
+    def _open_graphs(self) -> Graphs:
         if self._graphs is None:
             raise ValueError("the engine is closed")
         return self._graphs
@@ -208,7 +208,7 @@ class OpenVinoEngine(Engine):
 
     def _forward(self, jobs: AbstractSequence[Job], parts: AbstractSequence[Part]) -> list[Array]:
         """The wanted rows of each part: float32, shape (rows, vocabulary_size)."""
-        logits = self._check_open().run([self._stretch(jobs[part.number], part) for part in parts])
+        logits = self._open_graphs().run([self._stretch(jobs[part.number], part) for part in parts])
         found, begin = [], 0
         for part in parts:
             found.append(logits[begin : begin + part.rows])
@@ -238,7 +238,7 @@ class OpenVinoEngine(Engine):
             "context_size": settings["context_size"],
             "max_sequences": settings["max_sequences"],
             "attention": "paged, ragged batch without padding",
-            "build": "one graph" if paged.single is None else "a graph of its own for single rows",
+            "build": paged.build,
             "openvino_version": ov.__version__.split("-")[0],
             "weights": paged.weights,
             **self._ir.facts,

@@ -37,7 +37,7 @@ class Graph:
 
 
 class Graphs:
-    """A graph for every forward, and where memory allows one more for single rows.
+    """A graph for every forward, and for models that aren't large one more for single rows.
 
     A graph prepares each of its nodes anew when a forward has another number of rows than the one
     before it. A decoder with drafts goes from one row to several and back all the time.
@@ -49,6 +49,7 @@ class Graphs:
 
     def run(self, stretches: Sequence[Stretch]) -> Array:
         """As `Graph.run`."""
+        # One token is never a tree: of those only whole ones come, with more than one.
         if self._single is not None and len(stretches) == 1 and len(stretches[0].tokens) == 1:
             return self._single.run(stretches)
         return self.any_rows.run(stretches)

@@ -26,8 +26,8 @@ _MATRIX = 1024
 """Smaller constants are norms, biases and shapes."""
 
 _WORTH_TWICE = 5 * 2**29
-"""Bytes up to which weights are held twice: what a second graph saves is some ten milliseconds
-when the number of rows changes, which larger models hardly feel."""
+"""Bytes that weights take in memory, up to which they are held twice: a second graph saves ten to
+twenty milliseconds when the number of rows changes, which larger models hardly feel."""
 
 _NAMES = {
     **{"u4": "int4", "i4": "int4", "u8": "int8", "i8": "int8"},
@@ -74,11 +74,13 @@ class Arithmetic:
 class Paged:
     """A compiled model, the cache it wants, and the type its matrices are stored in.
 
-    single    the same compiled for one row of one sequence; None where it would take too much
+    single    the same compiled for one row of one sequence; None where there isn't one
+    build     which graphs there are, and why no second one
     """
 
     compiled: Any
     single: Any | None
+    build: str
     layers: tuple[Layout, ...]
     vocabulary_size: int
     weights: str
@@ -96,17 +98,14 @@ def compile_paged(
     with readable(target):
         model = core().read_model(xml)
         weights = stored_weights(model)
-        token = cached_numbers(model) * _BYTES[arithmetic.cache_type]
         held = int(xml.with_suffix(".bin").stat().st_size * _held(weights, arithmetic))
-        twice = _check_memory(target, held, token, context_size, sequences)
+        token = cached_numbers(model) * _BYTES[arithmetic.cache_type]
+        _check_memory(target, held, token, context_size, sequences)
+        why_one = why_one_graph(held)
         page(target, model)
         score_only_wanted_rows(target, model)
         check_inputs(target, model)
         compiled = core().compile_model(model, device, _properties(arithmetic))
-        single = None
-        if twice:
-            for_one_row(model)
-            single = core().compile_model(model, device, _properties(arithmetic))
         layers = tuple(_layouts(compiled))
         vocabulary = compiled.outputs[0].partial_shape[-1]
     if any(kind not in _BYTES for layer in layers for kind in layer.types):
@@ -117,7 +116,12 @@ def compile_paged(
         )
     if vocabulary.is_dynamic:
         raise ModelError(f"{target} doesn't say how many tokens it scores.", "Export it again.")
-    return Paged(compiled, single, layers, vocabulary.get_length(), weights)
+    single = None if why_one else compile_for_one_row(model, device, arithmetic)
+    if single is None:
+        build = f"one graph: {why_one or 'the sizes of its inputs can not be fixed'}"
+    else:
+        build = "two graphs, one of them for single rows"
+    return Paged(compiled, single, build, layers, vocabulary.get_length(), weights)
 
 
 def check_device(device: str) -> None:
@@ -202,11 +206,16 @@ def score_only_wanted_rows(target: str, model: Any) -> None:
     model.validate_nodes_and_infer_types()
 
 
-def for_one_row(model: Any) -> None:
-    """Fix the sizes of a paged model's inputs to those of one token of one sequence."""
+def compile_for_one_row(model: Any, device: str, arithmetic: Arithmetic) -> Any | None:
+    """A paged model compiled for one token of one sequence; the sizes of its inputs are fixed in
+    place. None where OpenVINO can't do that."""
     sizes = {"subsequence_begins": 2, "block_indices_begins": 2, "qq_bias": 0, "qq_bias_begins": 2}
     free = {"max_context_len", "block_indices"}
-    model.reshape({name: [sizes.get(name, 1)] for name in FILLED - free})
+    try:
+        model.reshape({name: [sizes.get(name, 1)] for name in FILLED - free})
+        return core().compile_model(model, device, _properties(arithmetic))
+    except Exception:  # it raises RuntimeError for everything
+        return None
 
 
 def _properties(arithmetic: Arithmetic) -> dict[str, Any]:
@@ -259,31 +268,45 @@ def cached_numbers(model: Any) -> int:
 
 
 def _held(weights: str, arithmetic: Arithmetic) -> float:
-    """Bytes in memory for each byte of weights, as measured on models of 135M and 1.5B: the plugin
-    lays them out anew, and where it doesn't compute in bfloat16 it keeps float32 instead, twice."""
+    """Bytes in memory for each byte of weights. Measured with one graph on models of 135M and
+    1.5B, int4, int8, float16 and a GGUF file's weights: 1.3 to 1.6, for the plugin lays them out
+    anew. bfloat16 on a processor that doesn't compute in it: 4.3."""
     return 4.3 if weights == "bfloat16" and arithmetic.computed_type != "bf16" else 1.6
 
 
-def _check_memory(target: str, weights: int, token: int, context_size: int, sequences: int) -> bool:
-    """Refuse what doesn't fit before the weights are read: a system that promises more memory
-    than it has would kill the process later. Returns whether a second graph fits and is small
-    enough to be worth it.
+def why_one_graph(held: int) -> str | None:
+    """Why single rows get no graph of their own; None: they get one, which holds the weights once
+    more. Half of what is free is left to others, as to the cache and a draft.
 
-    weights    bytes that they take in memory
-    token      bytes of a token's keys and values
+    held    bytes that the weights take in memory
     """
     free = free_bytes()
-    needed = weights + token * context_size * sequences
+    if held > _WORTH_TWICE:
+        return "its weights are too large for two"
+    if free is not None and 2 * held > free / 2:
+        return "memory is short for two"
+    return None
+
+
+def _check_memory(target: str, held: int, token: int, context_size: int, sequences: int) -> None:
+    """Refuse what doesn't fit before the weights are read: a system that promises more memory
+    than it has would kill the process later.
+
+    held     bytes that the weights take in memory
+    token    bytes of a token's keys and values
+    """
+    free = free_bytes()
+    needed = held + token * context_size * sequences
     if free is None or needed <= free:
-        return weights <= _WORTH_TWICE and (free is None or needed + weights <= free)
-    fitting = max(0, (free - weights) // (token * sequences)) if token else 0
+        return
+    fitting = max(0, (free - held) // (token * sequences)) if token else 0
     raise ModelError(
-        f"{target} needs {weights / 2**30:.1f} GiB for its weights and up to "
-        f"{(needed - weights) / 2**30:.1f} GiB for {sequences} x {context_size} tokens; "
+        f"{target} needs about {held / 2**30:.1f} GiB for its weights and up to "
+        f"{(needed - held) / 2**30:.1f} GiB for {sequences} x {context_size} tokens; "
         f"{free / 2**30:.1f} GiB of memory are free.",
         f"Ask for a context of at most {fitting // BLOCK * BLOCK} tokens."
         if fitting >= BLOCK
-        else "Use a smaller model.",
+        else "Use a smaller model, or one with weights in int8 or int4.",
     )
 
 
