@@ -36,6 +36,11 @@ def load_told(model: str, told: str, **options: Any) -> Engine:
     return load(other or model, engine=name, **options)
 
 
+def label(engine: Engine) -> str:
+    """A model's name as files of results have it."""
+    return Path(engine.model).name.removesuffix(".gguf").lower()
+
+
 def interleaved(
     engine: Engine,
     chosen: Sequence[WorkloadPrompt],

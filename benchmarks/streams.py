@@ -1,5 +1,8 @@
 """Many prompts at once on several engines, drafts on: tokens a second, in turns.
 
+The ratio is of the time in which all streams run; a stream that drafts well ends early, and then
+there are fewer. The whole time, to the end of the last stream, is told beside it.
+
 python benchmarks/streams.py MODEL.gguf --engines llamacpp,openvino --streams 8
 python benchmarks/streams.py MODEL.gguf --engines llamacpp,openvino=EXPORTED_DIR
 """
@@ -10,15 +13,16 @@ import argparse
 import json
 import random
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from common import load_told, prompts, write
+from common import label, load_told, prompts, write
 
 from paceline import StopConditions, create_draft
 from paceline.decode.generate import fitting_verifier
 from paceline.decode.step import Decoder
+from paceline.decode.stream import Stream
 from paceline.engines.base import Engine
 from paceline.measure.adaptive import measured_policy
 from paceline.measure.stats import Pair, speed_ratio
@@ -37,6 +41,8 @@ def main() -> None:
     args = parser.parse_args()
     sides = {told.partition("=")[0]: Side(args, told) for told in args.engines.split(",")}
     names = list(sides)
+    if len(names) < len(args.engines.split(",")):
+        raise SystemExit("Each engine can be there once.")
     rows: list[dict[str, Any]] = []
     chance = random.Random(args.seed)
     for turn in range(args.turns):
@@ -45,9 +51,13 @@ def main() -> None:
             rows.append({"turn": turn, "engine": name, **sides[name].run(seed)})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     first, *others = names
-    ratios = {f"{other} over {first}": ratio(rows, other, first) for other in others}
+    ratios = {
+        f"{other} over {first}, {how}": ratio(rows, other, first, key)
+        for other in others
+        for how, key in (("all streams running", "full_"), ("to the last one's end", ""))
+    }
     write(
-        f"streams-{args.streams}-{Path(sides[names[-1]].engine.model).stem.lower()}",
+        f"streams-{args.streams}-{label(sides[names[-1]].engine)}",
         {
             "draft": args.draft,
             "engines": {name: side.engine.facts() for name, side in sides.items()},
@@ -72,6 +82,7 @@ class Side:
 
     def run(self, seed: float) -> dict[str, Any]:
         """All streams from prompt to end; the reading of prompts apart."""
+        full = 0.0, 0
         chosen = random.Random(seed).sample(prompts(), self.args.streams)
         stop = StopConditions(max_tokens=self.args.tokens, ignore_end=True)
         decoder = Decoder(self.engine, self.drafts, fitting_verifier(self.drafts), self.policy)
@@ -83,19 +94,27 @@ class Side:
         read = perf_counter()
         while running := [stream for stream in streams if not stream.finished]:
             decoder.step(running)
+            if len(running) == len(streams):
+                full = perf_counter() - read, sum(rounds_of(streams, "emitted"))
         ended = perf_counter()
-        rounds = [round for stream in streams for round in stream.rounds if not round.prefill]
         return {
             "prompts": [one.id for one in chosen],
             "seconds": ended - read,
+            "tokens": sum(rounds_of(streams, "emitted")),
+            "full_seconds": full[0],
+            "full_tokens": full[1],
             "prefill_s": read - started,
-            "tokens": sum(r.emitted for r in rounds),
-            "proposed": sum(r.proposed for r in rounds),
-            "accepted": sum(r.accepted for r in rounds),
+            "proposed": sum(rounds_of(streams, "proposed")),
+            "accepted": sum(rounds_of(streams, "accepted")),
         }
 
 
-def ratio(rows: list[dict[str, Any]], one: str, other: str) -> dict[str, Any] | None:
+def rounds_of(streams: Sequence[Stream], what: str) -> list[int]:
+    """A figure of every round but the reading of prompts."""
+    return [getattr(r, what) for stream in streams for r in stream.rounds if not r.prefill]
+
+
+def ratio(rows: list[dict[str, Any]], one: str, other: str, key: str) -> dict[str, Any] | None:
     """How much faster one engine is, over the turns."""
     by_turn: dict[int, dict[str, dict[str, Any]]] = {}
     for row in rows:
@@ -103,10 +122,10 @@ def ratio(rows: list[dict[str, Any]], one: str, other: str) -> dict[str, Any] | 
     found = speed_ratio(
         [
             Pair(
-                turn[other]["seconds"],
-                turn[other]["tokens"],
-                turn[one]["seconds"],
-                turn[one]["tokens"],
+                turn[other][f"{key}seconds"],
+                turn[other][f"{key}tokens"],
+                turn[one][f"{key}seconds"],
+                turn[one][f"{key}tokens"],
             )
             for turn in by_turn.values()
         ]

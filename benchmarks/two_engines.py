@@ -11,10 +11,9 @@ over the first's, the reading of prompts apart.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from common import interleaved, load_told, prompts, write
+from common import interleaved, label, load_told, prompts, write
 
 from paceline import StopConditions, create_draft
 from paceline.decode.generate import generate
@@ -67,7 +66,7 @@ def main() -> None:
         row |= {"ours_rounds": sides[0].told[number], "theirs_rounds": sides[1].told[number]}
     drafts = "+".join(spec.replace("/", "-") for spec in args.draft)
     first, second = (told.partition("=")[0] for told in (args.first, args.second))
-    name = f"{first}-beside-{second}-{drafts}-{Path(mine.model).stem.lower()}"
+    name = f"{first}-beside-{second}-{drafts}-{label(mine)}"
     engines = {"ours": mine.facts(), "theirs": theirs.facts()}
     write(name, {"drafts": args.draft, "engines": engines, **result})
     print(result["ratio"], result["by_category"])
