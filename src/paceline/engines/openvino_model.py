@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,11 @@ def compile_paged(
         page(target, model)
         score_only_wanted_rows(target, model)
         check_inputs(target, model)
-        compiled = core().compile_model(model, device, _properties(arithmetic))
+        with ThreadPoolExecutor(1) as beside:
+            if not why_one:
+                for_one_row = beside.submit(compile_for_one_row, model.clone(), device, arithmetic)
+            compiled = core().compile_model(model, device, _properties(arithmetic))
+            single = None if why_one else for_one_row.result()
         layers = tuple(_layouts(compiled))
         vocabulary = compiled.outputs[0].partial_shape[-1]
     if any(kind not in _BYTES for layer in layers for kind in layer.types):
@@ -116,7 +121,6 @@ def compile_paged(
         )
     if vocabulary.is_dynamic:
         raise ModelError(f"{target} doesn't say how many tokens it scores.", "Export it again.")
-    single = None if why_one else compile_for_one_row(model, device, arithmetic)
     if single is None:
         build = f"one graph: {why_one or 'the sizes of its inputs can not be fixed'}"
     else:
