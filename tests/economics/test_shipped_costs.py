@@ -49,3 +49,11 @@ def test_width_is_nearly_free_in_bf16_on_amx() -> None:
         [1.0, 1.05, 1.0, 1.0, 1.1, 1.3]
     )
     assert found.forward_s(1) == pytest.approx(0.276)
+
+
+def test_width_climbs_slowly_in_int4_on_openvino_and_amx() -> None:
+    found = read_costs("qwen2.5-coder-1.5b-int4-openvino-amx")
+    assert [round(found.r(width), 2) for width in (1, 2, 4, 8, 16, 32)] == (
+        [1.0, 1.17, 1.51, 1.88, 2.08, 2.43]
+    )
+    assert found.forward_s(8, 8) == pytest.approx(0.182)
