@@ -37,7 +37,7 @@ def load_told(model: str, told: str, **options: Any) -> Engine:
 
 
 def label(engine: Engine) -> str:
-    """A model's name as files of results have it."""
+    """A model's name, for the name of a file of results."""
     return Path(engine.model).name.removesuffix(".gguf").lower()
 
 

@@ -446,25 +446,26 @@ class TestLoading:
         core = Core(openvino_model.core())
         monkeypatch.setattr(openvino_model, "core", lambda: core)
         with tiny.load(64, 1) as engine:
-            told = "one graph: the sizes of its inputs can not be fixed"
+            told = "one graph: OpenVINO makes none for single rows"
             assert engine.facts()["build"] == told
             engine.score([Job(engine.open(), [5])])
 
 
 @pytest.mark.parametrize(
-    ("held", "free", "why"),
+    ("held", "cache", "free", "why"),
     [
-        (100, None, None),
-        (100, 400, None),
-        (100, 399, "memory is short"),
-        (3 * 2**30, None, "too large"),
+        (100, 10, None, None),
+        (100, 200, 400, None),
+        (100, 10, 399, "memory is short"),
+        (100, 201, 400, "memory is short"),
+        (3 * 2**30, 10, None, "too large"),
     ],
 )
 def test_why_a_model_gets_one_graph(
-    held: int, free: int | None, why: str | None, monkeypatch: pytest.MonkeyPatch
+    held: int, cache: int, free: int | None, why: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(openvino_model, "free_bytes", lambda: free)
-    assert (why or "None") in str(openvino_model.why_one_graph(held))
+    assert (why or "None") in str(openvino_model.why_one_graph(held, cache))
 
 
 def test_bfloat16_weights_take_more_where_it_isnt_computed_in(
