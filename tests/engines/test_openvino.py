@@ -23,7 +23,7 @@ from openvino import opset13 as ops
 
 from paceline.cli.main import main
 from paceline.engines import openvino as engine_module
-from paceline.engines import openvino_model
+from paceline.engines import openvino_graph, openvino_model
 from paceline.engines.base import Job
 from paceline.engines.load import engine_of
 from paceline.engines.openvino import OpenVinoEngine
@@ -427,6 +427,22 @@ class TestLoading:
         monkeypatch.setattr(openvino_model, "free_bytes", lambda: 1000)
         with pytest.raises(ModelError, match="smaller model"):
             OpenVinoEngine.load(tiny.model())
+
+    def test_the_first_forward_belongs_to_loading(
+        self, exported: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ran: list[int] = []
+        run = openvino_graph.Graph.run
+
+        def noted(graph: Any, stretches: Any) -> Any:
+            rows = run(graph, stretches)
+            ran.append(len(rows))
+            return rows
+
+        monkeypatch.setattr(openvino_graph.Graph, "run", noted)
+        with OpenVinoEngine.load(tiny.model(), context_size=32) as engine:
+            assert ran == [1]
+            assert engine.cache.blocks.used == 0
 
     def test_a_second_graph_that_openvino_cant_make_is_done_without(
         self, monkeypatch: pytest.MonkeyPatch

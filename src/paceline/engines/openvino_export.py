@@ -24,8 +24,8 @@ import numpy as np
 from tqdm import tqdm
 
 from paceline.engines.cpu import free_bytes
-from paceline.engines.openvino_library import ops, ov, unreported
-from paceline.engines.openvino_model import IR, last_line
+from paceline.engines.openvino_library import last_line, ops, ov, unreported
+from paceline.engines.openvino_model import IR
 from paceline.errors import ModelError, PacelineError
 from paceline.models.catalog import cache_dir
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.engines.openvino_cache import Layout, PagedCache
 from paceline.engines.openvino_inputs import Inputs, Stretch
-from paceline.engines.openvino_library import ov
-from paceline.engines.openvino_model import last_line
+from paceline.engines.openvino_library import last_line, ov
 from paceline.errors import ModelError
 from paceline.types import Array
 
@@ -53,3 +53,10 @@ class Graphs:
         if self._single is not None and len(stretches) == 1 and len(stretches[0].tokens) == 1:
             return self._single.run(stretches)
         return self.any_rows.run(stretches)
+
+
+def warm_up(compiled: Any, layers: Sequence[Layout]) -> None:
+    """Run a graph once, in a cache of its own. With its first forward it lays the weights out anew,
+    which takes longer than reading a prompt, and belongs to loading."""
+    cache = PagedCache(layers, 1)
+    Graph(compiled, cache.tensors).run([Stretch([0, 0], 0, [0], 1)])

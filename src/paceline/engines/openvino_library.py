@@ -33,4 +33,11 @@ with unreported():
     from openvino import opset13 as ops
     from openvino._offline_transformations import paged_attention_transformation
 
-__all__ = ["ops", "ov", "paged_attention_transformation", "unreported"]
+__all__ = ["last_line", "ops", "ov", "paged_attention_transformation", "unreported"]
+
+
+def last_line(error: Exception) -> str:
+    """What is the matter, of a message that begins with places in a source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return (told or lines or [type(error).__name__])[-1][:300].rstrip(". :")

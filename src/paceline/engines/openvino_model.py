@@ -13,8 +13,9 @@ from typing import Any
 
 from paceline.engines.cpu import free_bytes
 from paceline.engines.openvino_cache import BLOCK, Layout
+from paceline.engines.openvino_graph import warm_up
 from paceline.engines.openvino_inputs import FILLED, ROWS
-from paceline.engines.openvino_library import ops, ov, paged_attention_transformation
+from paceline.engines.openvino_library import last_line, ops, ov, paged_attention_transformation
 from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
 
 IR = "openvino_model.xml"
@@ -110,15 +111,10 @@ def compile_paged(
             if not why_one:
                 for_one_row = beside.submit(compile_for_one_row, model.clone(), device, arithmetic)
             compiled = core().compile_model(model, device, _properties(arithmetic))
+            layers = cache_layers(target, compiled)
+            warm_up(compiled, layers)
             single = None if why_one else for_one_row.result()
-        layers = tuple(_layouts(compiled))
-        vocabulary = compiled.outputs[0].partial_shape[-1]
-    if any(kind not in _BYTES for layer in layers for kind in layer.types):
-        raise ModelError(
-            f"OpenVINO keeps {target}'s keys and values in {layers[0].types[0]}, which can't be "
-            "rewound.",
-            "Name another --cache-type.",
-        )
+    vocabulary = compiled.outputs[0].partial_shape[-1]
     if vocabulary.is_dynamic:
         raise ModelError(f"{target} doesn't say how many tokens it scores.", "Export it again.")
     if single is None:
@@ -239,6 +235,18 @@ def preferred_type() -> str:
     return "bf16" if "BF16" in core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
 
 
+def cache_layers(target: str, compiled: Any) -> tuple[Layout, ...]:
+    """The cache that a compiled model wants. Raises ModelError where it couldn't be rewound."""
+    layers = tuple(_layouts(compiled))
+    if any(kind not in _BYTES for layer in layers for kind in layer.types):
+        raise ModelError(
+            f"OpenVINO keeps {target}'s keys and values in {layers[0].types[0]}, which can't be "
+            "rewound.",
+            "Name another --cache-type.",
+        )
+    return layers
+
+
 def _layouts(compiled: Any) -> Iterator[Layout]:
     ports = {port.any_name: port for port in compiled.inputs}
     keys = sorted(
@@ -329,10 +337,3 @@ def readable(target: str) -> Iterator[None]:
             f"OpenVINO can't load {target}: {last_line(error)}.",
             "Check that its files are whole and of a version that this OpenVINO reads.",
         ) from error
-
-
-def last_line(error: Exception) -> str:
-    """What is the matter, of a message that begins with places in a source."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
-    return (told or lines or [type(error).__name__])[-1][:300].rstrip(". :")
