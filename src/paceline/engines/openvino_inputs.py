@@ -31,8 +31,6 @@ _TYPES: dict[str, type[np.generic]] = {
 _ROOM = 1024
 """Values that an input has room for at first."""
 
-_EMPTY = np.empty(0)
-
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -59,7 +57,6 @@ class Inputs:
         self._request = request
         self._at = {port.any_name: index for index, port in enumerate(compiled.inputs)}
         self._kept: dict[str, tuple[Any, ov.Tensor]] = {}
-        self._sizes: dict[str, int] = {}
         self._longest = np.zeros((), np.int32)
         self._put("max_context_len", ov.Tensor(self._longest, shared_memory=True))
 
@@ -104,16 +101,15 @@ class Inputs:
 
     def _write(self, name: str, values: Sequence[int] | Array) -> None:
         size = len(values)
-        array, tensor = self._kept.get(name, (_EMPTY, None))
-        if size > len(array) or tensor is None:
+        kept = self._kept.get(name)
+        if kept is None or size > len(kept[0]):
             array = np.empty(max(_ROOM, 2 * size), _TYPES.get(name, np.int32))
-            tensor = ov.Tensor(array, shared_memory=True)
+            kept = self._kept[name] = array, ov.Tensor(array, shared_memory=True)
+            kept[1].shape = (size,)  # before it is set: a graph for one row takes no other
+            self._put(name, kept[1])
+        array, tensor = kept
+        if tensor.get_size() != size:
             tensor.shape = (size,)
-            self._put(name, tensor)
-            self._kept[name] = array, tensor
-        elif self._sizes[name] != size:
-            tensor.shape = (size,)
-        self._sizes[name] = size
         array[:size] = values
 
     def _put(self, name: str, tensor: ov.Tensor) -> None:
