@@ -161,6 +161,19 @@ class TestScoring:
             monkeypatch.setattr(graph, "_request", real)
             engine.score([Job(sequence, [6] * 70)])
 
+    def test_a_rewind_keeps_the_block_of_the_last_token_that_stays(self) -> None:
+        """Another sequence takes what is given back, so that a block too many would be seen."""
+        tokens = list(range(5, 5 + BLOCK + 1))
+        with tiny.load(96, 2) as engine:
+            one, other = engine.open(), engine.open()
+            engine.score([Job(one, [*tokens, 7, 8])])
+            one.rewind(len(tokens))
+            engine.score([Job(other, [9] * len(tokens))])
+            row = np.array(engine.score([Job(one, [10])])[0])
+            other.close()
+            whole = engine.score([Job(engine.open(), [*tokens, 10])])[0]
+            np.testing.assert_allclose(row, whole, atol=1e-4)
+
     def test_another_engines_sequence_is_refused(self) -> None:
         with tiny.load(64, 1) as engine, tiny.load(64, 1) as other:
             job = Job(other.open(), [5])
