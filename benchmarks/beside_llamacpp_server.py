@@ -21,11 +21,11 @@ from typing import Any
 from common import prompts, write
 
 from paceline import Request, StopConditions, create_draft, decode, fixed, load, measured_policy
-from paceline.decode.figures import figures
+from paceline.bench.prompts.workload import WorkloadPrompt
+from paceline.bench.stats import Pair, speed_ratio
+from paceline.decode.stats import figures
 from paceline.decode.step import Decoder
 from paceline.engines.load import resolve
-from paceline.measure.stats import Pair, speed_ratio
-from paceline.measure.workload import WorkloadPrompt
 from paceline.verify.chain import ChainVerifier
 
 MODES = ("plain", "ngram-simple", "ngram-cache", "ngram-mod", "draft")

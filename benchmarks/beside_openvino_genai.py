@@ -21,9 +21,9 @@ import openvino_genai as genai
 from common import interleaved, prompts, write
 
 from paceline import StopConditions, create_draft
+from paceline.bench.profile.measured_policy import measured_policy
 from paceline.decode.generate import generate
 from paceline.engines.load import load, resolve
-from paceline.measure.adaptive import measured_policy
 
 
 def main() -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.machine import machine_facts
+from paceline.bench.prompts.formats import find_workload
+from paceline.bench.prompts.workload import WorkloadPrompt
+from paceline.bench.stats import Pair, speed_ratio
 from paceline.engines.base import Engine
 from paceline.engines.load import load
-from paceline.measure.machine import machine_facts
-from paceline.measure.stats import Pair, speed_ratio
-from paceline.measure.workload import WorkloadPrompt
-from paceline.measure.workload_formats import find_workload
 
 HERE = Path(__file__).parent
 LAP = HERE / "data" / "lap.jsonl"

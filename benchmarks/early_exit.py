@@ -18,10 +18,10 @@ from common import interleaved, prompts, write
 from transformers import AutoModelForCausalLM
 
 from paceline import StopConditions, create_draft, generate
+from paceline.bench.machine import peak_memory_bytes
 from paceline.engines.base import Job
 from paceline.engines.load import load
-from paceline.engines.transformers_layers import LayerStack
-from paceline.measure.machine import peak_memory_bytes
+from paceline.engines.transformers.layers import LayerStack
 
 CONTEXT, REPEATS = 64, 15
 

@@ -17,12 +17,12 @@ from common import prompts, write
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from paceline import create_draft, load, measured_policy
+from paceline.bench.local.bench import BenchResult, Configuration, run_bench
+from paceline.bench.profile.profile import Samples, costs_key, keep, measure_costs
+from paceline.bench.prompts.workload import Workload
 from paceline.engines.base import Engine
-from paceline.engines.transformers import TransformersEngine
+from paceline.engines.transformers.engine import TransformersEngine
 from paceline.errors import PacelineError
-from paceline.measure.bench import BenchResult, Configuration, run_bench
-from paceline.measure.profile import Samples, costs_key, keep, measure_costs
-from paceline.measure.workload import Workload
 
 SHAPE_7B = {
     "hidden_size": 4096,

@@ -25,9 +25,9 @@ from common import prompts, write
 from transformers import AutoModelForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
-from paceline.engines.transformers import TransformersEngine
+from paceline.bench.stats import Pair, speed_ratio
+from paceline.engines.transformers.engine import TransformersEngine
 from paceline.integrations.transformers import DRAFTS, paceline_drafts
-from paceline.measure.stats import Pair, speed_ratio
 
 SIDES = ("plain", "ours", "lookup")
 

@@ -20,9 +20,9 @@ from paceline import Request, Sampling, StopConditions, decode
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
-from paceline.economics.cost import Costs, Feed, Point
-from paceline.economics.policy import MeasuredPolicy, Source
 from paceline.engines.toy import ToyEngine
+from paceline.policy.adaptive import MeasuredPolicy, Source
+from paceline.policy.costs import Costs, Feed, Point
 from paceline.types import Choice
 from paceline.verify.chain import ChainVerifier
 

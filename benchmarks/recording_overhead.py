@@ -13,12 +13,12 @@ from time import perf_counter
 from common import write
 
 import paceline
+from paceline.bench.local import bench as bench_module
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.file import RunFile
+from paceline.bench.local.run import ends_of
+from paceline.bench.prompts.formats import find_workload
 from paceline.drafts.lookup import LookupDraft
-from paceline.measure import bench as bench_module
-from paceline.measure.bench import Configuration, header_of, run_bench, with_plain
-from paceline.measure.run import ends_of
-from paceline.measure.run_file import RunFile
-from paceline.measure.workload_formats import find_workload
 
 
 class Timed:

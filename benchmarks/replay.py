@@ -17,10 +17,10 @@ from common import HERE, write
 
 from paceline.drafts.automaton import SuffixAutomaton
 from paceline.drafts.lookup import LookupDraft
-from paceline.economics.fixed_limits import Answers
 from paceline.engines.load import load_tokenizer
-from paceline.measure.record import asked_throughout, replayed
-from paceline.measure.replay import Log, LoggedAnswer, replay
+from paceline.simulate.fixed_limits import Answers
+from paceline.simulate.record import asked_throughout, replayed
+from paceline.simulate.replay import Log, LoggedAnswer, replay
 
 LENGTHS = ((100, 400), (300, 300), (1000, 200), (2000, 2000))
 LIMITS = (1, 2, 3, 5, 7, 15)

@@ -18,11 +18,11 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.file import RunFile
+from paceline.bench.local.result import BenchResult
+from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.drafts.lookup import LookupDraft
-from paceline.measure.bench import Configuration, header_of, run_bench, with_plain
-from paceline.measure.result import BenchResult
-from paceline.measure.run_file import RunFile
-from paceline.measure.workload import Workload, WorkloadPrompt
 from paceline.testing import ToyEngine
 from paceline.types import Sampling
 

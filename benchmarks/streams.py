@@ -20,12 +20,12 @@ from typing import Any
 from common import label, load_told, prompts, write
 
 from paceline import StopConditions, create_draft
+from paceline.bench.profile.measured_policy import measured_policy
+from paceline.bench.stats import Pair, speed_ratio
 from paceline.decode.generate import fitting_verifier
 from paceline.decode.step import Decoder
 from paceline.decode.stream import Stream
 from paceline.engines.base import Engine
-from paceline.measure.adaptive import measured_policy
-from paceline.measure.stats import Pair, speed_ratio
 from paceline.types import Request
 
 

@@ -16,9 +16,9 @@ from typing import Any
 from common import interleaved, label, load_told, prompts, write
 
 from paceline import StopConditions, create_draft
+from paceline.bench.profile.measured_policy import measured_policy
 from paceline.decode.generate import generate
 from paceline.engines.base import Engine
-from paceline.measure.adaptive import measured_policy
 
 
 class Side:

@@ -17,13 +17,13 @@ from typing import Any
 
 from common import HERE, write
 
-from paceline.economics.plan_document import Draft, Expected, Measured, PlanDocument, Target
 from paceline.monitor.counters import Counters
 from paceline.monitor.dialects import WANTED
 from paceline.monitor.lines import block
 from paceline.monitor.prometheus import parse_page
 from paceline.monitor.verdict import judge
 from paceline.monitor.window import Reading, reading_of, window_of
+from paceline.plan.document import Draft, Expected, Measured, PlanDocument, Target
 
 PAGE = HERE / "data" / "vllm-0.32-page.txt"
 PLAN = PlanDocument(

@@ -35,7 +35,7 @@ from typing import Any
 import httpx
 from common import prompts, write
 
-from paceline.measure.stats import Pair, speed_ratio
+from paceline.bench.stats import Pair, speed_ratio
 from paceline.monitor.lines import block
 from paceline.monitor.spread import Interval
 from paceline.monitor.verdict import UNKNOWN, Verdict, judge, state_of

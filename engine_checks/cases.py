@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.economics.plan_document import Draft, Measured, PlanDocument, Step, Target
+from paceline.plan.document import Draft, Measured, PlanDocument, Step, Target
 
 
 @dataclass(frozen=True, slots=True)

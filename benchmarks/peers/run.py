@@ -31,10 +31,10 @@ from summary import summarise
 from table import markdown
 from tqdm import tqdm
 
+from paceline.bench.machine import machine_facts
+from paceline.bench.prompts.formats import find_workload
+from paceline.bench.prompts.workload import WorkloadPrompt
 from paceline.errors import DataError, PacelineError
-from paceline.measure.machine import machine_facts
-from paceline.measure.workload import WorkloadPrompt
-from paceline.measure.workload_formats import find_workload
 
 WARM_UP = ({"role": "user", "content": "Count from one to ten, twice. Numbers only."},)
 WARM_UP_TOKENS = 24

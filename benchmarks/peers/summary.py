@@ -7,7 +7,7 @@ from typing import Any
 
 from config import Side
 
-from paceline.measure.stats import Pair, speed_ratio
+from paceline.bench.stats import Pair, speed_ratio
 
 Row = Mapping[str, Any]
 

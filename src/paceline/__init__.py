@@ -13,6 +13,8 @@ Importing this loads NumPy and nothing heavier; an engine's library is imported 
 that engine is loaded.
 """
 
+from paceline.api import generate
+from paceline.bench.profile.measured_policy import measured_policy
 from paceline.decode.generate import Generation, decode, encode_prompt
 from paceline.decode.policy import Policy, fixed
 from paceline.decode.step import Decoder
@@ -21,8 +23,6 @@ from paceline.drafts.create import create_draft
 from paceline.engines.base import Capabilities, Engine, Job, Sequence
 from paceline.engines.load import load
 from paceline.errors import PacelineError
-from paceline.front import generate
-from paceline.measure.adaptive import measured_policy
 from paceline.types import (
     Choice,
     FinishReason,

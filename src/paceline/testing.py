@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from paceline.engines.toy import ToyEngine
-from paceline.sampling.chance import Chance
-from paceline.sampling.law import Law
+from paceline.sampling.distribution import Law
+from paceline.sampling.rng import Chance
 from paceline.types import Proposal, Round
 from paceline.verify.base import Verifier
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from paceline.errors import SettingError
 
 if TYPE_CHECKING:
-    from paceline.sampling.law import Law
+    from paceline.sampling.distribution import Law
 
 Array: TypeAlias = Any
 """An array of the array API standard: a NumPy array, or a torch tensor where the engine has it."""

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("httpx")
 pytest.importorskip("prometheus_client")
 
-from paceline.measure.stats import Pair
+from paceline.bench.stats import Pair
 from paceline.monitor.counters import Counters
 from paceline.monitor.verdict import Verdict
 from paceline.monitor.window import Window

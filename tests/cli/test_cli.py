@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.bench.local.file import read_result
 from paceline.cli.main import VERBS, main
 from paceline.errors import DownloadError
-from paceline.measure.run_file import read_result
 from paceline.models import catalog
 
 GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
@@ -81,7 +81,7 @@ def test_profile_measures_keeps_and_tells(run, tmp_path: Path) -> None:
 
 
 def interrupt_after(monkeypatch, count: int) -> None:
-    from paceline.measure import profile
+    from paceline.bench.profile import profile
 
     measure, calls = profile._forward, []
 
@@ -321,7 +321,7 @@ def test_a_failed_start_leaves_no_file(run, tmp_path: Path) -> None:
 def test_whatever_ends_a_bench_what_was_measured_is_written(
     run, tmp_path: Path, monkeypatch
 ) -> None:
-    import paceline.measure.bench as bench
+    import paceline.bench.local.bench as bench
 
     real, calls = bench.decode, []
 
@@ -410,7 +410,7 @@ def test_bench_json_prints_the_document(run, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_bench_writes_what_it_has(run, tmp_path: Path, monkeypatch) -> None:
-    import paceline.measure.bench as bench
+    import paceline.bench.local.bench as bench
 
     real, calls = bench.decode, []
 
@@ -446,7 +446,7 @@ def test_an_interrupted_bench_writes_what_it_has(run, tmp_path: Path, monkeypatc
 
 
 def test_a_full_disk_in_the_middle_of_a_bench_is_said(run, tmp_path: Path, monkeypatch) -> None:
-    from paceline.measure import growing_file
+    from paceline import storage as growing_file
 
     real, written = growing_file.os.write, []
 

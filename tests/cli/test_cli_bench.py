@@ -9,7 +9,7 @@ from time import sleep
 
 import pytest
 
-from paceline.measure.run_file import read_result
+from paceline.bench.local.file import read_result
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_an_interrupted_fit_goes_on(run, monkeypatch) -> None:
 
 
 def test_an_interrupted_search_keeps_what_it_found(run, monkeypatch) -> None:
-    from paceline.measure.tune import Tuner
+    from paceline.train.tune import Tuner
 
     def interrupt(*_) -> None:
         raise KeyboardInterrupt

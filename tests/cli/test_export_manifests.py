@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.economics.plan_document import Draft, Expected, Gain, Measured, PlanDocument, Target
+from paceline.plan.document import Draft, Expected, Gain, Measured, PlanDocument, Target
 
 
 @pytest.fixture

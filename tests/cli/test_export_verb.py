@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.economics.plan_document import Draft, Measured, PlanDocument, Step, Target
+from paceline.plan.document import Draft, Measured, PlanDocument, Step, Target
 
 
 def made(tmp_path: Path, **changes: object) -> str:

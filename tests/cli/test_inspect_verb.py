@@ -10,7 +10,7 @@ import pytest
 
 from paceline.cli.main import main
 
-sys.path.append(str(Path(__file__).parents[1] / "checkpoints"))
+sys.path.append(str(Path(__file__).parents[1] / "inspect"))
 import tiny_drafts as tiny
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.economics.cost import Costs, Point
-from paceline.economics.trace import read_recording
+from paceline.bench.profile.profile import costs_key
 from paceline.engines.load import load
-from paceline.measure.profile import costs_key
+from paceline.policy.costs import Costs, Point
+from paceline.simulate.trace import read_recording
 
 REPEATS = "the cat and the cat and the cat and the cat and the cat"
 COSTS = Costs(key={}, points=(Point(1, 1, 0, 1.0), Point(8, 1, 0, 1.75), Point(32, 1, 0, 4.75)))
@@ -200,7 +200,7 @@ def test_a_log_without_answers_is_refused(run, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_keeps_what_was_replayed(run, log, monkeypatch) -> None:
-    from paceline.measure import replay as module
+    from paceline.simulate import replay as module
 
     judged, real = [], module._judged
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import main
-from paceline.economics.cost import Costs, Feed, Point
-from paceline.economics.simulate import policy_named, simulate
-from paceline.economics.trace import Header, Recording, SourceTrace, Trace, write
+from paceline.policy.costs import Costs, Feed, Point
+from paceline.simulate.simulate import policy_named, simulate
+from paceline.simulate.trace import Header, Recording, SourceTrace, Trace, write
 from paceline.testing import sample_round
 from paceline.types import Round
 

@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("httpx")
 pytest.importorskip("prometheus_client")
-sys.path.append(str(Path(__file__).parents[1] / "measure"))
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 from fake_server import FakeServer, serving
 
-from paceline.economics.plan_document import Draft, Expected, Measured, PlanDocument, Target
+from paceline.plan.document import Draft, Expected, Measured, PlanDocument, Target
 
 Run = Callable[..., tuple[int, str, str]]
 QUICK = ("--window", "0.5", "--interval", "0.05", "--once")

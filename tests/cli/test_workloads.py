@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from paceline.bench.prompts.workload import Workload
 from paceline.cli.derive import _texts
 from paceline.cli.parser import Parser
 from paceline.cli.workloads import SHOWN, add_workload, workload_of
 from paceline.errors import SettingError
-from paceline.measure.workload import Workload
 
 
 def chosen(*arguments: str, turns: bool = True) -> Workload:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline import Request, Sampling, StopConditions, decode, fixed, generate
-from paceline.decode.figures import figures, one_line
+from paceline.decode.stats import figures, one_line
 from paceline.decode.step import Decoder, first_branch
 from paceline.drafts.base import Draft
 from paceline.drafts.lookup import LookupDraft

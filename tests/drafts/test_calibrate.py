@@ -21,8 +21,8 @@ from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.mixture import MixtureDraft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
+from paceline.sampling.distribution import Law, mixed
 from paceline.sampling.history import History
-from paceline.sampling.law import Law, mixed
 from paceline.sampling.processors import law_of
 from paceline.sampling.rows import RowLaws
 from paceline.types import Proposal

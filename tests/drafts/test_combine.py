@@ -21,9 +21,9 @@ from paceline.drafts.recycle import RecycleDraft
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.toy import ToyEngine
 from paceline.errors import DraftError, SettingError
-from paceline.sampling.chance import Chance, RandomChance
+from paceline.sampling.distribution import Law
 from paceline.sampling.history import History
-from paceline.sampling.law import Law
+from paceline.sampling.rng import Chance, RandomChance
 from paceline.testing import plain_distribution, rational_law, verified_distribution
 from paceline.types import Preview, Proposal, Sampling
 from paceline.verify.block import BlockVerifier

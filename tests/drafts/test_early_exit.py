@@ -284,8 +284,8 @@ def test_a_context_that_ends_ends_drafting_too(llama) -> None:
 
 
 def test_the_policy_prices_each_setting_by_itself(llama, tmp_path, monkeypatch) -> None:
-    from paceline.measure.adaptive import measured_policy
-    from paceline.measure.profile import costs_key
+    from paceline.bench.profile.measured_policy import measured_policy
+    from paceline.bench.profile.profile import costs_key
 
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     drafts = {spec: create_draft(f"early-exit:{spec}", llama) for spec in ("layers=1", "layers=2")}
@@ -302,8 +302,8 @@ def test_the_policy_prices_each_setting_by_itself(llama, tmp_path, monkeypatch) 
 
 
 def test_a_setting_file_brings_layers_and_head(llama, tmp_path: Path) -> None:
-    from paceline.engines.transformers_head import ExitHead, HeadFile, save_head
-    from paceline.engines.transformers_layers import identity
+    from paceline.engines.transformers.head import ExitHead, HeadFile, save_head
+    from paceline.engines.transformers.layers import identity
 
     here = identity(llama)
     write_setting(tmp_path / "plain.json", Setting((0, 2), None, here, {}))
@@ -317,8 +317,8 @@ def test_a_setting_file_brings_layers_and_head(llama, tmp_path: Path) -> None:
 
 
 def test_a_head_of_another_target_and_a_file_that_is_none_are_refused(tiny, llama, tmp_path):
-    from paceline.engines.transformers_head import ExitHead, HeadFile, save_head
-    from paceline.engines.transformers_layers import identity
+    from paceline.engines.transformers.head import ExitHead, HeadFile, save_head
+    from paceline.engines.transformers.layers import identity
 
     path = tmp_path / "head.safetensors"
     other = tiny.load("qwen2", 96, 1)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from paceline.drafts.automaton import SuffixAutomaton
 from paceline.drafts.combine import FirstDraft
 from paceline.drafts.lookup import LookupDraft, Store
-from paceline.economics.survival import MOST
-from paceline.measure.record import asked_throughout, replayed
+from paceline.policy.acceptance import MOST
+from paceline.simulate.record import asked_throughout, replayed
 
 OPTIONS = st.fixed_dictionaries(
     {},

@@ -14,9 +14,9 @@ from paceline.drafts.model import ModelDraft
 from paceline.drafts.pairing import check_pair
 from paceline.engines.toy import ToyEngine
 from paceline.errors import PairError
-from paceline.sampling.chance import RandomChance
 from paceline.sampling.history import History
 from paceline.sampling.processors import law_of
+from paceline.sampling.rng import RandomChance
 from paceline.types import Choice
 from paceline.verify.chain import ChainVerifier
 

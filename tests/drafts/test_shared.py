@@ -15,14 +15,14 @@ from paceline.decode.step import Decoder
 from paceline.drafts.base import Context, Draft
 from paceline.drafts.combine import CascadeDraft
 from paceline.drafts.create import create_draft
+from paceline.drafts.cross_tokenizer.shared import SharedDraft
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.none import NoDraft
-from paceline.drafts.shared import SharedDraft
 from paceline.engines.toy import ToyEngine
 from paceline.errors import PairError, SettingError
-from paceline.sampling.chance import RandomChance
+from paceline.sampling.distribution import Law
 from paceline.sampling.history import History
-from paceline.sampling.law import Law
+from paceline.sampling.rng import RandomChance
 from paceline.testing import enumerate_outcomes
 from paceline.types import Proposal
 from paceline.verify.block import BlockVerifier

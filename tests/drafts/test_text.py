@@ -12,8 +12,8 @@ from test_shared import EXACT, SETTINGS, commit, context, distribution, opened, 
 
 from paceline import Sampling, StopConditions, generate
 from paceline.drafts.create import create_draft
+from paceline.drafts.cross_tokenizer.text import TextDraft
 from paceline.drafts.none import NoDraft
-from paceline.drafts.text import TextDraft
 from paceline.engines.toy import ToyEngine
 from paceline.errors import SettingError
 from paceline.verify.block import BlockVerifier

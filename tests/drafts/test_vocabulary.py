@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from pieces import model
 
+from paceline.drafts.cross_tokenizer.reading import Reader, encode_after
+from paceline.drafts.cross_tokenizer.vocabulary import MAP_FILE, overlap, vocabulary_digest
 from paceline.drafts.pairing import check_pair
-from paceline.drafts.reading import Reader, encode_after
-from paceline.drafts.vocabulary import MAP_FILE, overlap, vocabulary_digest
 from paceline.engines.toy import ToyEngine
 from paceline.errors import PairError
 

@@ -16,9 +16,9 @@ pytest.importorskip("gguf")
 
 import tiny_gguf  # noqa: E402 (after the guard)
 
-from paceline.engines import llamacpp_load  # noqa: E402
 from paceline.engines.base import Job  # noqa: E402
-from paceline.engines.llamacpp import LlamaCppEngine  # noqa: E402
+from paceline.engines.gguf import load as llamacpp_load  # noqa: E402
+from paceline.engines.gguf.engine import LlamaCppEngine  # noqa: E402
 from paceline.errors import ModelError, SettingError  # noqa: E402
 
 CLOSE: dict[str, float] = {"rtol": 0, "atol": 5e-3}
@@ -124,7 +124,7 @@ def test_rows_are_views_into_llama_cpps_own_buffer(engine: LlamaCppEngine) -> No
 def test_long_prompts_go_in_several_decodes(
     architecture: str, decodes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.engines.llamacpp.BATCH_TOKENS", 16)
+    monkeypatch.setattr("paceline.engines.gguf.engine.BATCH_TOKENS", 16)
     wanted = [(text(40, 1), 1), (text(25, 2), 3), (text(50, 3), 50)]
     with tiny_gguf.load(architecture, 64, 3) as engine:
         rows = engine.score([Job(engine.open(), *job) for job in wanted])
@@ -137,7 +137,7 @@ def test_long_prompts_go_in_several_decodes(
 def test_prompts_longer_than_a_batch_leave_their_last_rows_in_place(
     decodes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.engines.llamacpp.BATCH_TOKENS", 16)
+    monkeypatch.setattr("paceline.engines.gguf.engine.BATCH_TOKENS", 16)
     with tiny_gguf.load("llama", 64, 2) as engine:
         first, second = engine.score([Job(engine.open(), text(33)), Job(engine.open(), text(30))])
         assert decodes == [16, 16, 16, 15]
@@ -150,7 +150,7 @@ def test_a_failed_decode_leaves_sequences_as_they_were(
 ) -> None:
     one, other = engine.open(), engine.open()
     engine.score([Job(one, text(5, 1)), Job(other, text(8, 2))])
-    monkeypatch.setattr("paceline.engines.llamacpp.Batch.fill", half_then_fail(engine))
+    monkeypatch.setattr("paceline.engines.gguf.engine.Batch.fill", half_then_fail(engine))
     with pytest.raises(ModelError, match=r"llama_decode returned -1 \(.*\)"):
         engine.score([Job(one, text(6)), Job(other, text(3))])
     monkeypatch.undo()

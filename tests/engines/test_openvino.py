@@ -22,12 +22,12 @@ import tiny_openvino as tiny
 from openvino import opset13 as ops
 
 from paceline.cli.main import main
-from paceline.engines import openvino as engine_module
-from paceline.engines import openvino_model
 from paceline.engines.base import Job
 from paceline.engines.load import engine_of
-from paceline.engines.openvino import OpenVinoEngine
-from paceline.engines.openvino_cache import BLOCK
+from paceline.engines.openvino import engine as engine_module
+from paceline.engines.openvino import model as openvino_model
+from paceline.engines.openvino.cache import BLOCK
+from paceline.engines.openvino.engine import OpenVinoEngine
 from paceline.errors import ModelError, SettingError
 
 
@@ -63,7 +63,7 @@ def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
         command = [sys.executable, "-c", f"{first}; {look}; import os; print(os.environ.get('CI'))"]
         return subprocess.run(command, env=alone, capture_output=True, text=True).stdout
 
-    assert consent("import paceline.engines.openvino_export") == "False\nNone\n"
+    assert consent("import paceline.engines.openvino.export") == "False\nNone\n"
 
 
 class TestScoring:
@@ -391,7 +391,7 @@ class TestLoading:
 
 @pytest.mark.model
 def test_a_real_models_rows_are_llamacpps(smollm2_path: Path) -> None:
-    from paceline.engines.llamacpp import LlamaCppEngine
+    from paceline.engines.gguf.engine import LlamaCppEngine
 
     text = "The river rises in the mountains and flows through three countries to the sea."
     laws = []

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("openvino")
 
-from paceline.engines.openvino_cache import BLOCK, Blocks, Layout, PagedCache
+from paceline.engines.openvino.cache import BLOCK, Blocks, Layout, PagedCache
 
 PLAIN = Layout(("key_cache.0", "value_cache.0"), ((2, BLOCK, 4), (2, BLOCK, 3)), ("f32", "bf16"))
 

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from paceline.cli.main import main  # noqa: E402
 from paceline.engines.base import Job  # noqa: E402
-from paceline.engines.openvino import OpenVinoEngine  # noqa: E402
+from paceline.engines.openvino.engine import OpenVinoEngine  # noqa: E402
 
 LENGTH = 400
 """Far enough for rotary frequencies that were rounded to show."""

@@ -16,8 +16,8 @@ pytest.importorskip("openvino")
 import openvino as ov
 from openvino import opset13 as ops
 
-from paceline.engines import openvino_export as export
-from paceline.engines.openvino_model import core
+from paceline.engines.openvino import export as export
+from paceline.engines.openvino.model import core
 from paceline.errors import ModelError
 
 

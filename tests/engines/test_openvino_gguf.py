@@ -15,8 +15,8 @@ gguf = pytest.importorskip("gguf")
 import openvino as ov  # noqa: E402
 from openvino import opset13 as ops  # noqa: E402
 
-from paceline.engines import openvino_gguf  # noqa: E402
-from paceline.engines.openvino_gguf import BLOCK, READERS, mend, rows_of  # noqa: E402
+from paceline.engines.openvino import gguf as openvino_gguf  # noqa: E402
+from paceline.engines.openvino.gguf import BLOCK, READERS, mend, rows_of  # noqa: E402
 from paceline.errors import ModelError  # noqa: E402
 
 Q = gguf.GGMLQuantizationType

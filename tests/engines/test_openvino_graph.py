@@ -13,11 +13,12 @@ pytest.importorskip("llama_cpp")
 
 import tiny_openvino as tiny
 
-from paceline.engines import openvino as engine_module
-from paceline.engines import openvino_graph, openvino_model
 from paceline.engines.base import Job
-from paceline.engines.openvino import OpenVinoEngine
-from paceline.engines.openvino_cache import BLOCK
+from paceline.engines.openvino import engine as engine_module
+from paceline.engines.openvino import graph as openvino_graph
+from paceline.engines.openvino import model as openvino_model
+from paceline.engines.openvino.cache import BLOCK
+from paceline.engines.openvino.engine import OpenVinoEngine
 from paceline.errors import ModelError
 
 

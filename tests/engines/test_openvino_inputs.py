@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("openvino")
 
-from paceline.engines.openvino_cache import BLOCK
-from paceline.engines.openvino_inputs import ROWS, Inputs, Stretch, visible
+from paceline.engines.openvino.cache import BLOCK
+from paceline.engines.openvino.inputs import ROWS, Inputs, Stretch, visible
 
 NAMES = (
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices",

@@ -15,9 +15,9 @@ gguf = pytest.importorskip("gguf")
 
 import tiny_gguf  # noqa: E402
 
-from paceline.engines import openvino_gguf  # noqa: E402
 from paceline.engines.base import Job  # noqa: E402
-from paceline.engines.openvino import OpenVinoEngine  # noqa: E402
+from paceline.engines.openvino import gguf as openvino_gguf  # noqa: E402
+from paceline.engines.openvino.engine import OpenVinoEngine  # noqa: E402
 
 Q = gguf.GGMLQuantizationType
 SHAPE = tiny_gguf.Shape(layers=2, width=256, inner=256, heads=8, key_heads=2, head=32)

@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 import tiny_transformers as tiny
 from transformers import AutoTokenizer
 
-from paceline.engines.openvino_tokenizer import read_tokenizer
-from paceline.engines.transformers_tokenizer import TransformersTokenizer
+from paceline.engines.openvino.tokenizer import read_tokenizer
+from paceline.engines.transformers.tokenizer import TransformersTokenizer
 from paceline.errors import ModelError, PromptError
 
 MADE = {"byte-level": tiny.byte_level_tokenizer, "sentencepiece": tiny.sentence_piece_tokenizer}

@@ -14,7 +14,7 @@ pytest.importorskip("llama_cpp")
 import tiny_openvino as tiny
 
 from paceline.cli.main import main
-from paceline.engines import openvino_export
+from paceline.engines.openvino import export as openvino_export
 
 HERE = ("--engine", "openvino", "--precision", "strict", "--threads", "1")
 TEXTS = ["the abba cab is a cab of abba, the abba cab", "one two three one two three one"]

@@ -19,13 +19,14 @@ transformers = pytest.importorskip("transformers")
 
 import tiny_transformers as tiny
 
-from paceline.engines import transformers as engine_module
-from paceline.engines import transformers_linear, transformers_load
 from paceline.engines.base import Job
 from paceline.engines.forwards import Part, forwards
-from paceline.engines.transformers import TransformersEngine, kept
-from paceline.engines.transformers_cache import Plan
-from paceline.engines.transformers_tokenizer import TransformersTokenizer
+from paceline.engines.transformers import engine as engine_module
+from paceline.engines.transformers import linear as transformers_linear
+from paceline.engines.transformers import load as transformers_load
+from paceline.engines.transformers.cache import Plan
+from paceline.engines.transformers.engine import TransformersEngine, kept
+from paceline.engines.transformers.tokenizer import TransformersTokenizer
 from paceline.errors import ModelError, PacelineError
 
 TEXTS = ["abba cab", "the cab\n\n  is naïve", "漢字 and 🙂👨‍👩‍👧 end", "café ½ x²", " leading"]
@@ -94,7 +95,7 @@ class TestLogits:
     ) -> None:
         """Past FOLDED_ROWS query heads aren't stacked; keys are shared instead of repeated."""
         tokens = random_text(50)
-        monkeypatch.setattr("paceline.engines.transformers_cache.FOLDED_ROWS", 0)
+        monkeypatch.setattr("paceline.engines.transformers.cache.FOLDED_ROWS", 0)
         with tiny.load("mistral", 64, 1) as engine:
             [rows] = engine.score([Job(engine.open(), tokens, 50)])
         torch.testing.assert_close(rows, own_logits("mistral", tokens), rtol=0, atol=2e-4)

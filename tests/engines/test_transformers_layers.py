@@ -11,10 +11,10 @@ pytest.importorskip("transformers")
 
 import tiny_transformers as tiny  # noqa: E402
 
-from paceline.engines import transformers_layers  # noqa: E402
 from paceline.engines.base import Job  # noqa: E402
-from paceline.engines.transformers_head import ExitHead  # noqa: E402
-from paceline.engines.transformers_layers import (  # noqa: E402
+from paceline.engines.transformers import layers as transformers_layers  # noqa: E402
+from paceline.engines.transformers.head import ExitHead  # noqa: E402
+from paceline.engines.transformers.layers import (  # noqa: E402
     HandOn,
     LayerStack,
     PartialEngine,

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, TokenType
 
-from paceline.engines.llamacpp import LlamaCppEngine
+from paceline.engines.gguf.engine import LlamaCppEngine
 
 
 class Shape(NamedTuple):

@@ -10,7 +10,7 @@ from unittest import mock
 
 import tiny_gguf
 
-from paceline.engines.openvino import OpenVinoEngine
+from paceline.engines.openvino.engine import OpenVinoEngine
 
 
 def load(context_size: int, max_sequences: int, **options: str) -> OpenVinoEngine:

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 if TYPE_CHECKING:
-    from paceline.engines.transformers import TransformersEngine
+    from paceline.engines.transformers.engine import TransformersEngine
 
 CORPUS = ["the abba cab is a cab of abba", "naïve 漢字 and 🙂", "one two three " * 3]
 CONTROL = ["<s>", "</s>"]
@@ -176,7 +176,7 @@ def root() -> tempfile.TemporaryDirectory[str]:
 
 def load(name: str, context_size: int, max_sequences: int) -> TransformersEngine:
     # Configs and tokenizers also serve environments whose transformers is too old for the engine.
-    from paceline.engines.transformers import TransformersEngine
+    from paceline.engines.transformers.engine import TransformersEngine
 
     return TransformersEngine.load(
         str(model_directory(name)),

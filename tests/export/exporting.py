@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from paceline.economics.plan_document import PlanDocument
 from paceline.errors import PacelineError
 from paceline.export.make import make_setup
 from paceline.export.options import Options
 from paceline.export.setup import Setup
 from paceline.export.versions import KNOWN
+from paceline.plan.document import PlanDocument
 
 GGUF = {"target": "target.gguf", "draft_model": "draft.gguf"}
 ENGINES = list(KNOWN)

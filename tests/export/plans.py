@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from paceline.economics.plan_document import (
+from paceline.plan.document import (
     Draft,
     Expected,
     Gain,

@@ -11,12 +11,12 @@ import pytest
 from exporting import ENGINES, exported, flags, refusal, said
 from plans import DRAFT, TARGET, plan, steps
 
-from paceline.economics.plan_document import Expected
 from paceline.errors import DataError, PairError, SettingError
 from paceline.export import versions
 from paceline.export.make import WRITERS
 from paceline.export.setup import Setup
 from paceline.export.versions import KNOWN, LOSSY
+from paceline.plan.document import Expected
 
 # What is written
 

@@ -16,7 +16,7 @@ from paceline.export.options import Options
 
 @pytest.fixture(scope="module")
 def tiny() -> ModuleType:
-    path = Path(__file__).parents[1] / "checkpoints/tiny_drafts.py"
+    path = Path(__file__).parents[1] / "inspect/tiny_drafts.py"
     spec = importlib.util.spec_from_file_location("tiny_drafts_of_checkpoints", path)
     assert spec is not None
     assert spec.loader is not None

@@ -26,7 +26,7 @@ from transformers import (  # noqa: E402
 )
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
-from paceline.decode.figures import figures  # noqa: E402
+from paceline.decode.stats import figures  # noqa: E402
 from paceline.errors import ModelError, SettingError  # noqa: E402
 from paceline.integrations.served import Server  # noqa: E402
 from paceline.integrations.transformers import paceline_drafts  # noqa: E402
@@ -56,7 +56,7 @@ def llama() -> Any:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy drafts from the first round on, and as far as it can."""
-    from paceline.economics.learned_costs import LearnedCosts
+    from paceline.policy.learned import LearnedCosts
 
     monkeypatch.setattr(LearnedCosts, "needs_plain", lambda self, sequences: False)
     table = [float("inf"), 1.0, *(1.0 + 1e-6 * row for row in range(33))]

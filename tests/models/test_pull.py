@@ -451,7 +451,7 @@ def test_two_pulls_at_once_share_one(
 def other_process(lock: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the lock."""
     code = (
-        "import sys, time; from pathlib import Path; from paceline.models.lock import held\n"
+        "import sys, time; from pathlib import Path; from paceline.storage import held\n"
         f"with held(Path({str(lock)!r}), lambda: None): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 from made_up_windows import window
 
-from paceline.economics.plan_document import (
+from paceline.monitor.advice import Cost, advice, what_limits_give
+from paceline.monitor.counters import Counters
+from paceline.monitor.spread import Interval, Sums, of_quotient, of_ratio, t
+from paceline.monitor.verdict import exit_code, judge, state_of
+from paceline.monitor.window import Window, window_from_json
+from paceline.plan.document import (
     Draft,
     Expected,
     Gain,
@@ -19,11 +24,6 @@ from paceline.economics.plan_document import (
     PlanDocument,
     Target,
 )
-from paceline.monitor.advice import Cost, advice, what_limits_give
-from paceline.monitor.counters import Counters
-from paceline.monitor.spread import Interval, Sums, of_quotient, of_ratio, t
-from paceline.monitor.verdict import exit_code, judge, state_of
-from paceline.monitor.window import Window, window_from_json
 
 EVEN_COST = 2.248
 """Of the made-up windows below: the cost at which drafts neither gain nor lose."""

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("httpx")
 pytest.importorskip("prometheus_client")
-sys.path.append(str(Path(__file__).parents[1] / "measure"))
+sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 from fake_server import FakeServer, serving
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.economics.account import Account
-from paceline.economics.cost import Costs, Point
-from paceline.measure.divergence import Divergence
-from paceline.measure.identities import check_run
-from paceline.measure.result import BenchResult, Header
-from paceline.measure.run import Described, Run
-from paceline.measure.run_file import RunFile
+from paceline.bench.local.divergence import Divergence
+from paceline.bench.local.file import RunFile
+from paceline.bench.local.identities import check_run
+from paceline.bench.local.result import BenchResult, Header
+from paceline.bench.local.run import Described, Run
+from paceline.policy.costs import Costs, Point
+from paceline.policy.stats import Account
 from paceline.types import Departure, Round, Sampling
 
 ROW_S = {1: 0.020, 2: 0.021, 3: 0.024, 4: 0.022, 5: 0.029, 6: 0.031, 7: 0.033, 8: 0.030}

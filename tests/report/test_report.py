@@ -16,10 +16,10 @@ import report_pieces as pieces
 from report_pieces import AUTO, EVERY, PLAIN, bench, drafted
 from report_pieces import LOSSY as LOOSE
 
-from paceline.decode.figures import figures
+from paceline.bench.local.result import BenchResult
+from paceline.bench.stats import Ratio
+from paceline.decode.stats import figures
 from paceline.errors import DataError, SettingError
-from paceline.measure.result import BenchResult
-from paceline.measure.stats import Ratio
 from paceline.report import make, rows
 from paceline.report.document import FAULT, LOSSY, Cell, Paragraph, Plot, Report, Samples, Table
 from paceline.report.make import report_of

@@ -16,10 +16,10 @@ import report_pieces as pieces
 from report_browser import Browser, executable
 from report_pieces import AUTO, EVERY, LOSSY, PLAIN, bench, drafted, run, written
 
+from paceline.bench.local.identities import check_run
+from paceline.bench.local.result import BenchResult
 from paceline.cli.main import main
 from paceline.errors import SettingError
-from paceline.measure.identities import check_run
-from paceline.measure.result import BenchResult
 from paceline.report import markdown, page
 from paceline.report.make import report_of
 from paceline.report.summary import Summary

@@ -6,7 +6,8 @@ import doctest
 
 import pytest
 
-from paceline.report import markdown, plan_plot, summary, words
+from paceline.report import break_even_plot as plan_plot
+from paceline.report import markdown, summary, words
 
 
 @pytest.mark.parametrize("module", [words, summary, markdown, plan_plot])

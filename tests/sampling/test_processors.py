@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import NumericError, SettingError
+from paceline.sampling.distribution import Law
 from paceline.sampling.history import History
-from paceline.sampling.law import Law
 from paceline.sampling.processors import check_tokens, law_of, log_prob, process_logits
 from paceline.sampling.rows import RowLaws, margin
 from paceline.types import Sampling

@@ -13,11 +13,11 @@ sys.path.append(str(Path(__file__).parents[1] / "engines"))
 
 import tiny_transformers as tiny  # noqa: E402
 
+from paceline.bench.prompts.workload import Workload, WorkloadPrompt  # noqa: E402
 from paceline.engines.base import Job  # noqa: E402
-from paceline.engines.transformers_head import load_head, save_head  # noqa: E402
-from paceline.engines.transformers_layers import PartialEngine, identity  # noqa: E402
+from paceline.engines.transformers.head import load_head, save_head  # noqa: E402
+from paceline.engines.transformers.layers import PartialEngine, identity  # noqa: E402
 from paceline.errors import DataError, SettingError  # noqa: E402
-from paceline.measure.workload import Workload, WorkloadPrompt  # noqa: E402
 from paceline.train.exit_head import FitSettings, HeadFit, _split  # noqa: E402
 from paceline.train.texts import Text, write_texts  # noqa: E402
 

@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 
 from paceline import plugins
-from paceline.sampling.chance import Chance
-from paceline.sampling.law import Law, excess
+from paceline.sampling.distribution import Law, excess
+from paceline.sampling.rng import Chance
 from paceline.testing import (
     LawOf,
     enumerate_outcomes,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from test_exactness import VERIFIERS, mean_accepted, random_laws, sampled, variation
 
-from paceline.sampling.chance import Chance
-from paceline.sampling.law import Law, excess
+from paceline.sampling.distribution import Law, excess
+from paceline.sampling.rng import Chance
 from paceline.testing import (
     LawOf,
     enumerate_outcomes,

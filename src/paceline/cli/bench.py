@@ -13,22 +13,23 @@ from typing import Any
 
 from tqdm import tqdm
 
-from paceline.cli import bench_endpoint, options
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.file import RunFile
+from paceline.bench.local.resources import read_bandwidth
+from paceline.bench.local.result import BenchResult, as_document
+from paceline.bench.local.run import Run
+from paceline.bench.local.summary import card
+from paceline.bench.prompts.workload import Workload
+from paceline.cli import bench_server as bench_endpoint
+from paceline.cli import options
 from paceline.cli.bench_configurations import Configurations, add_also, add_configuration
 from paceline.cli.parser import Parser, at_least
 from paceline.cli.workloads import add_workload, workload_of
-from paceline.economics.trace import KIND, write
-from paceline.economics.trace import Header as RecordingHeader
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
-from paceline.measure.bench import Configuration, header_of, run_bench, with_plain
-from paceline.measure.card import card
-from paceline.measure.record import is_replayable, sources_of, trace_of
-from paceline.measure.resources import read_bandwidth
-from paceline.measure.result import BenchResult, as_document
-from paceline.measure.run import Run
-from paceline.measure.run_file import RunFile
-from paceline.measure.workload import Workload
+from paceline.simulate.record import is_replayable, sources_of, trace_of
+from paceline.simulate.trace import KIND, write
+from paceline.simulate.trace import Header as RecordingHeader
 
 EXAMPLES = """\
   paceline bench smollm2-135m -d lookup

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from paceline.bench.local.bench import Configuration
+from paceline.bench.local.run import PLAIN
 from paceline.cli import options
 from paceline.cli.parser import Parser, limits
 from paceline.drafts.base import Draft
-from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
-from paceline.measure.bench import Configuration
-from paceline.measure.run import PLAIN
+from paceline.policy.adaptive import MeasuredPolicy
 from paceline.types import Sampling
 
 _DRAFT = "lookup"  # where none is named

@@ -9,16 +9,16 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from paceline.bench.local.check import SelfCheck, check_bookkeeping
+from paceline.bench.local.divergence import Divergence
+from paceline.bench.local.summary import describe
+from paceline.bench.machine import machine_facts
+from paceline.bench.profile.profile import costs_for
 from paceline.cli import options
 from paceline.cli.parser import Parser
-from paceline.economics.cost import Costs
 from paceline.engines.base import Engine
 from paceline.errors import PairError, PromptError
-from paceline.measure.card import describe
-from paceline.measure.divergence import Divergence
-from paceline.measure.machine import machine_facts
-from paceline.measure.profile import costs_for
-from paceline.measure.selfcheck import SelfCheck, check_bookkeeping
+from paceline.policy.costs import Costs
 
 EXAMPLES = """\
   paceline check smollm2-135m

@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.bench.prompts.formats import find_workload
 from paceline.cli.parser import Parser, at_least
 from paceline.cli.workloads import remarks
 from paceline.errors import DataError, SettingError
-from paceline.measure.workload_formats import find_workload
 
 if TYPE_CHECKING:
-    from paceline.derive.make import Derived
+    from paceline.train.derive.make import Derived
 
 EXAMPLES = """\
   paceline derive smollm2-135m -o draft --keep 10
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             given, missing = missing, given
         raise SettingError(f"{given} is given without {missing}.", "Give both or neither.")
     try:
-        from paceline.derive.make import derive
+        from paceline.train.derive.make import derive
     except ImportError as error:
         raise SettingError(
             f"A draft can't be made here: {error}.", "pip install 'paceline[transformers]'"

@@ -10,7 +10,6 @@ from pathlib import Path
 from paceline.cli import export_manifests
 from paceline.cli.options import out_path
 from paceline.cli.parser import Parser, at_least
-from paceline.economics.plan_document import read_plan
 from paceline.errors import DataError, SettingError
 from paceline.export.make import make_setup
 from paceline.export.manifest import one_line
@@ -18,6 +17,7 @@ from paceline.export.options import Options
 from paceline.export.setup import Setup
 from paceline.export.text import FORMATS, PARALLEL, unwritten, written
 from paceline.export.versions import KNOWN, TITLES
+from paceline.plan.document import read_plan
 
 EXAMPLES = """\
   paceline export vllm plan.json

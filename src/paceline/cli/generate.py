@@ -13,10 +13,10 @@ from paceline.cli.parser import Parser, at_least, limit
 from paceline.decode.generate import Generation, Prompt, generate
 from paceline.decode.policy import Policy, fixed
 from paceline.drafts.base import Draft
-from paceline.economics.account import Account
-from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine
 from paceline.errors import PromptError, SettingError
+from paceline.policy.adaptive import MeasuredPolicy
+from paceline.policy.stats import Account
 from paceline.types import StopConditions
 
 EXAMPLES = """\

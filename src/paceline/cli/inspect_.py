@@ -10,12 +10,12 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from paceline.checkpoints.checkpoint import FORMATS, KINDS, Checkpoint
-from paceline.checkpoints.compare import Comparison, compare
-from paceline.checkpoints.loaders import VERSIONS, Loads, loads
-from paceline.checkpoints.read import read
 from paceline.cli.parser import Parser
 from paceline.engines.load import resolve
+from paceline.inspect.checkpoint import FORMATS, KINDS, Checkpoint
+from paceline.inspect.compare import Comparison, compare
+from paceline.inspect.loaders import VERSIONS, Loads, loads
+from paceline.inspect.read import read
 
 EXAMPLES = """\
   paceline inspect drafts/eagle3 --target models/target

@@ -52,7 +52,7 @@ def parser(verbs: Sequence[str] = VERBS) -> Parser:
     top.add_argument("--version", action="version", version=f"paceline {paceline.__version__}")
     places = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
     for verb in verbs:
-        name = f"{verb}_" if verb in ("inspect", "list") else verb
+        name = {"inspect": "inspect_", "list": "list_", "plan": "break_even"}.get(verb, verb)
         importlib.import_module(f"paceline.cli.{name}").add(places)
     return top
 

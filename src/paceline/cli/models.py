@@ -126,7 +126,7 @@ def _path(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     _refuse_json(args)
     plugins.find("engine", "openvino")  # says what is missing
-    from paceline.engines.openvino_source import Kind, find_ir, find_place, find_reader
+    from paceline.engines.openvino.source import Kind, find_ir, find_place, find_reader
 
     places = {name: find_place(resolve(name), args.dtype) for name in args.names}
     for name, place in places.items():

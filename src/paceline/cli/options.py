@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from paceline import plugins
+from paceline.bench.profile.measured_policy import measured_policy
 from paceline.cli.parser import at_least
 from paceline.decode import step
 from paceline.decode.generate import fitting_verifier
 from paceline.drafts.base import Draft
 from paceline.drafts.create import create_draft, engine_name, is_model, models_of
-from paceline.economics.cost import read_costs
-from paceline.economics.policy import MeasuredPolicy
 from paceline.engines.base import Engine
 from paceline.engines.load import load
 from paceline.errors import DataError, SettingError
-from paceline.measure.adaptive import measured_policy
+from paceline.policy.adaptive import MeasuredPolicy
+from paceline.policy.costs import read_costs
 from paceline.types import Sampling
 from paceline.verify.base import Verifier
 

@@ -1,5 +1,4 @@
-"""`paceline plan`: does drafting pay here, with what and how far? From costs alone, or from what
-was measured (`plan_from`)."""
+"""`paceline plan --from FILE`: a plan from what was measured; and how a plan is handed out."""
 
 from __future__ import annotations
 
@@ -7,187 +6,155 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from paceline import plugins
-from paceline.cli import options, plan_from
-from paceline.cli.parser import Parser
-from paceline.economics.breakeven import check_acceptance
-from paceline.economics.cost import Costs, read_costs, shipped_costs
-from paceline.economics.plan import Plan, make_plan
-from paceline.economics.plan_document import TRAINED, PlanDocument
-from paceline.economics.plan_text import as_document, lines, sentence
-from paceline.economics.policy import Source
-from paceline.errors import SettingError, unknown_name
-from paceline.measure.adaptive import gather_costs, sources
-from paceline.measure.decide_costs import decide_costs
-from paceline.measure.model_facts import draft_facts, target_facts
-from paceline.report.plan_plot import check_plot, plot_speed_up
+from paceline.bench.local.result import BenchResult
+from paceline.bench.server.result import EndpointResult
+from paceline.cli import options
+from paceline.cli.parser import at_least
+from paceline.errors import DataError, SettingError
+from paceline.plan.decide import decide
+from paceline.plan.decide_parts import WITH_MODEL
+from paceline.plan.decide_replay import decide_replay
+from paceline.plan.decide_server import decide_endpoint
+from paceline.plan.document import DRAFT_KINDS, Draft, PlanDocument, calls_itself_plan
+from paceline.plan.evidence import Evidence, read_evidence
+from paceline.plan.summary import plan_card
 
-EXAMPLES = """\
-  paceline plan target.gguf -d draft.gguf --acceptance 0.7
-  paceline plan --costs llama-3.1-8b-h100-vllm --plot plan.svg
-  paceline plan --from bench.jsonl -o plan.json"""
+_SERVED = tuple(kind for kind in DRAFT_KINDS if kind != "several")
+_ONLY_FROM = ("configuration", "draft_kind", "draft_model", "limit")
+_NOT_FROM: Mapping[str, object] = {
+    "target": None,
+    "draft": None,
+    "acceptance": [],
+    "costs": None,
+    "plot": None,
+    "engine": None,
+    "context": None,
+    **dict.fromkeys(options.PLACE),
+    "draft_engine": None,
+    "draft_context": None,
+}
 
 
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
-        "plan",
-        examples=EXAMPLES,
-        help="decide whether to draft, with what and how far",
-        description=(
-            "From costs: print the decision, then the arithmetic behind it. Costs come from a "
-            "quick\nmeasurement of TARGET and its drafts, kept for the next time, or from a file: "
-            "then no model\nis loaded, and TARGET is left out. From what was measured (--from): "
-            "print the plan. With -o\nthe plan is written, and its card printed; from costs that "
-            "takes one draft and one acceptance."
-        ),
-    )
-    options.add_target(parser)
-    parser.may_leave_out("target")
-    parser.add_argument(
-        "-d",
-        "--draft",
-        action="append",
-        metavar="DRAFT",
-        help=f"{options.DRAFT_HELP} (repeatable; default: lookup; with --costs: lookup and all "
-        "drafts of the file)",
-    )
-    parser.add_argument(
-        "--acceptance",
-        type=_numbers,
-        default=[],
-        metavar="A[,A…]",
-        help="chance that a drafted token is accepted, 0 to 1 (default: a range)",
-    )
-    parser.add_argument(
-        "--costs",
+def add_from(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("from what was measured (docs/plan.md)")
+    group.add_argument(
+        "--from",
+        dest="source",
         metavar="FILE",
-        help=f"costs from a file, or shipped ones: {', '.join(shipped_costs())}",
+        help="plan from a file of `bench -o`, with --endpoint and --against or without, or from "
+        "what `replay --json` printed",
     )
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw times plain over limit: .svg, .png or .pdf"
+    group.add_argument(
+        "--configuration",
+        metavar="NAME",
+        help="of a bench or replay: plan with this one, whether it pays or not (default: the best "
+        "that does)",
     )
-    plan_from.add_out(parser)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON document instead: the plan with --from or -o, else the arithmetic",
+    group.add_argument(
+        "--draft-kind",
+        choices=_SERVED,
+        metavar="KIND",
+        help=f"of a run on live servers: what drafted there ({', '.join(_SERVED)})",
     )
-    plan_from.add_from(parser)
-    options.add_draft_loading(parser)
-    parser.set_defaults(run=run)
+    group.add_argument(
+        "--draft-model", metavar="MODEL", help="the same: its model, a path or a repository"
+    )
+    group.add_argument(
+        "--limit", type=at_least(1), metavar="N", help="the same: most drafted tokens a round"
+    )
 
 
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None
+def add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE",
+        help="write the plan, for `paceline export` and `paceline watch`",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.source is not None:
-        return plan_from.run(args)
-    # Whatever can be refused is, before a model is loaded.
-    plan_from.refuse_without_from(args)
-    for acceptance in args.acceptance:
-        check_acceptance(acceptance)
-    plot = None if args.plot is None else check_plot(Path(args.plot))
-    out = plan_from.plan_path(args)
-    priced = _recorded(args) if args.costs is not None else _measured(args)
-    if out is not None:
-        plan_from.give(priced.decided(args.costs), out, as_json=args.json)
-    elif args.json:
-        print(json.dumps(as_document(priced.plan), ensure_ascii=False))
-    else:
-        print("\n".join([sentence(priced.plan), "", *lines(priced.plan)]))
-    if plot is not None:
-        plot_speed_up(priced.plan, plot)
-        print(f"The plot is in {plot}.", file=sys.stderr)
+    """Plan from `args.source`."""
+    for name, unset in _NOT_FROM.items():
+        if getattr(args, name) != unset:
+            written = f"TARGET ({args.target})" if name == "target" else _option(name)
+            raise SettingError(
+                f"Both {written} and --from ({args.source}) are given.",
+                "Leave out one: --from plans from what was measured, and loads no model.",
+            )
+    out = plan_path(args)
+    give(_plan(args, read_evidence(args.source)), out, as_json=args.json)
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """What costs say, of what: facts of the target, and of each draft by name."""
-
-    plan: Plan
-    target: Mapping[str, Any]
-    drafts: Mapping[str, Mapping[str, Any]]
-
-    def decided(self, file: str | None) -> PlanDocument:
-        return decide_costs(self.plan, self.target, self.drafts, file=file)
+def refuse_without_from(args: argparse.Namespace) -> None:
+    for name in _ONLY_FROM:
+        if getattr(args, name) is not None:
+            raise SettingError(f"{_option(name)} is given without --from.", "Add --from FILE.")
 
 
-def _recorded(args: argparse.Namespace) -> _Priced:
-    if args.target is not None:
-        raise SettingError(
-            f"Both TARGET ({args.target}) and --costs ({args.costs}) are given.",
-            "Leave out TARGET to plan from the file, or --costs to measure.",
-        )
-    loading = ("engine", "context", *options.PLACE, "draft_engine", "draft_context")
-    for name in loading:
+def _plan(args: argparse.Namespace, evidence: Evidence) -> PlanDocument:
+    file = Path(args.source).name
+    if isinstance(evidence, EndpointResult):
+        _refuse(args, "a run on live servers, which has one way to decode", ("configuration",))
+        return decide_endpoint(evidence, _served(args), args.limit, file=file)
+    described = ("draft_kind", "draft_model", "limit")
+    if isinstance(evidence, BenchResult):
+        _refuse(args, "a bench, which says what drafted", described)
+        return decide(evidence, configuration=args.configuration, file=file)
+    _refuse(args, "a replay, which says what drafted", described)
+    return decide_replay(evidence, configuration=args.configuration, file=file)
+
+
+def _refuse(args: argparse.Namespace, what: str, names: tuple[str, ...]) -> None:
+    for name in names:
         if getattr(args, name) is not None:
             raise SettingError(
-                f"--{name.replace('_', '-')} is {getattr(args, name)}, and --costs loads no model.",
-                "Drop one of them.",
+                f"{_option(name)} is given, and {args.source} is {what}.", "Leave it out."
             )
-    costs = read_costs(args.costs)
-    names = args.draft or ["lookup", *costs.drafts]
-    found = [_source(costs, name, args.costs) for name in dict.fromkeys(names) if name != "none"]
-    facts = {source.name: _facts(source) for source in found}
-    return _Priced(make_plan(costs, found, args.acceptance), costs.key, facts)
 
 
-def _facts(source: Source) -> dict[str, Any]:
-    """What a file of costs says of a draft: its kind by its name, if that is one; else a model."""
-    if source.costs is None:
-        return {"draft": source.name.partition(":")[0]}
-    kind = source.name if source.name in TRAINED else "model"
-    return {"draft": kind, "model": source.costs.key.get("model") or source.name}
-
-
-def _source(costs: Costs, name: str, file: str) -> Source:
-    """A draft of a cost file, or one that needs no costs."""
-    if name in costs.drafts:
-        return Source(name, costs=costs.drafts[name])
-    kind = name.partition(":")[0]
-    if kind in plugins.names("draft") and plugins.find("draft", kind).foreseeable:
-        return Source(name, foreseeable=True, weighs=True, prior=plugins.find("draft", kind).prior)
-    raise unknown_name(f"draft in the costs of {file}", name, ["lookup", *costs.drafts])
-
-
-def _measured(args: argparse.Namespace) -> _Priced:
-    if args.target is None:
-        raise SettingError("There is no TARGET.", "Name a model, or costs with --costs FILE.")
-    if args.draft and set(args.draft) == {"none"}:
-        raise SettingError("There is no draft to plan for.", "Name one with -d.")
-    with ExitStack() as stack:
-        engine = stack.enter_context(options.load_target(args))
-        drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
-        for name, draft in drafts.items():
-            if draft.branches and not draft.foreseeable:
-                raise SettingError(
-                    f"The draft {name!r} offers trees, and a plan prices chains.",
-                    "Plan for its model, and use `paceline bench` for trees.",
-                )
-            if not draft.foreseeable and draft.engine is None:
-                raise SettingError(
-                    f"The draft {name!r} has no model, so its price can only be learned while "
-                    "decoding.",
-                    "Use `paceline bench`.",
-                )
-        costs = gather_costs(engine, drafts, on_measure=_say)
-        return _Priced(
-            make_plan(costs, sources(costs, drafts), args.acceptance),
-            target_facts(engine),
-            {name: draft_facts(draft) for name, draft in drafts.items()},
+def _served(args: argparse.Namespace) -> Draft:
+    """What drafted on the server, as the user says."""
+    for name in ("draft_kind", "limit"):
+        if getattr(args, name) is None:
+            raise SettingError(
+                f"{args.source} is of live servers, which don't tell what drafted.",
+                f"Say it with {_option(name)}.",
+            )
+    kind, model = args.draft_kind, args.draft_model
+    if model is None and kind in WITH_MODEL and kind != "mtp":  # which may be the target's own
+        raise SettingError(
+            f"A draft of the kind {kind} has a model.", "Name it with --draft-model."
         )
+    if model is not None and kind not in WITH_MODEL:
+        raise SettingError(
+            f"--draft-model is {model}, and a draft of the kind {kind} has none.", "Leave it out."
+        )
+    return Draft(kind=kind, name=model or kind, model=model)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+def plan_path(args: argparse.Namespace) -> Path | None:
+    """Where the plan goes: never over another file than a plan, which may be damaged or of another
+    version. Raises DataError."""
+    if args.out is None:
+        return None
+    path = options.out_path(args.out, "-o")
+    if path.is_file() and path.stat().st_size and not calls_itself_plan(path):
+        raise DataError(f"{path} is there already, and is no plan.", "Choose another file with -o.")
+    return path
+
+
+def give(plan: PlanDocument, out: Path | None, *, as_json: bool) -> None:
+    """Write it where that was asked for, and print its card, or the document itself."""
+    if out is not None:
+        plan.write(out)
+    print(json.dumps(plan.as_json(), ensure_ascii=False) if as_json else plan_card(plan))
+    if out is not None:
+        print(f"The plan is in {out}.", file=sys.stderr)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -14,15 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from paceline.cli import options
-from paceline.cli.parser import Parser, at_least
-from paceline.drafts.base import Draft
-from paceline.drafts.create import models_of
-from paceline.economics.breakeven import LEAST_HOPE, best_hope, least_acceptance, prices
-from paceline.economics.cost import Costs
-from paceline.engines.base import Engine
-from paceline.errors import DataError, SettingError
-from paceline.measure.profile import (
+from paceline.bench.profile.profile import (
     LONG,
     SEQUENCES,
     WIDTHS,
@@ -32,6 +24,14 @@ from paceline.measure.profile import (
     keep,
     measure_costs,
 )
+from paceline.cli import options
+from paceline.cli.parser import Parser, at_least
+from paceline.drafts.base import Draft
+from paceline.drafts.create import models_of
+from paceline.engines.base import Engine
+from paceline.errors import DataError, SettingError
+from paceline.policy.break_even import LEAST_HOPE, best_hope, least_acceptance, prices
+from paceline.policy.costs import Costs
 
 EXAMPLES = """\
   paceline profile smollm2-135m

@@ -12,25 +12,25 @@ from typing import Any
 
 from tqdm import tqdm
 
+from paceline.bench.local.model_metadata import draft_facts, target_facts
 from paceline.cli import options
 from paceline.cli.parser import Parser, at_least
 from paceline.cli.workloads import add_choice, workload_of
 from paceline.drafts.base import Draft
 from paceline.drafts.create import create_draft, engine_name, models_of
 from paceline.drafts.model import ModelDraft
-from paceline.economics.cost import Costs, read_costs, shipped_costs
-from paceline.economics.fixed_limits import Answers
-from paceline.economics.survival import MOST
-from paceline.economics.trace import Header, Recording, Trace, write
 from paceline.engines.base import Engine
 from paceline.engines.load import load, load_tokenizer
 from paceline.errors import DataError, SettingError
-from paceline.measure.model_facts import draft_facts, target_facts
-from paceline.measure.record import is_replayable, sources_of
-from paceline.measure.replay import Log, check_kinds, check_replayable, read_log, replay
-from paceline.measure.replay_card import card
-from paceline.measure.replay_prices import AUTO, Wanted, prices_of, whose
-from paceline.measure.replay_result import ReplayResult
+from paceline.policy.acceptance import MOST
+from paceline.policy.costs import Costs, read_costs, shipped_costs
+from paceline.simulate.fixed_limits import Answers
+from paceline.simulate.record import is_replayable, sources_of
+from paceline.simulate.replay import Log, check_kinds, check_replayable, read_log, replay
+from paceline.simulate.replay_costs import AUTO, Wanted, prices_of, whose
+from paceline.simulate.replay_result import ReplayResult
+from paceline.simulate.replay_summary import card
+from paceline.simulate.trace import Header, Recording, Trace, write
 from paceline.types import Sampling
 
 EXAMPLES = """\

@@ -8,10 +8,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from paceline.cli.parser import Parser, at_least
-from paceline.economics.cost import Costs, read_costs, shipped_costs
-from paceline.economics.fill import filled
-from paceline.economics.server import Policy
-from paceline.economics.simulate import (
+from paceline.errors import SettingError
+from paceline.policy.costs import Costs, read_costs, shipped_costs
+from paceline.simulate.impute import filled
+from paceline.simulate.server import Policy
+from paceline.simulate.simulate import (
     Simulation,
     best_fixed,
     policy_named,
@@ -20,8 +21,7 @@ from paceline.economics.simulate import (
     seconds_of,
     simulate,
 )
-from paceline.economics.trace import Recording, read_recording
-from paceline.errors import SettingError
+from paceline.simulate.trace import Recording, read_recording
 
 EXAMPLES = """\
   paceline simulate rounds.jsonl --costs costs.json

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from paceline.bench.prompts.workload import Workload
 from paceline.cli import options
 from paceline.cli.parser import Parser, at_least
 from paceline.cli.workloads import add_workload, workload_of
 from paceline.drafts.early_exit import write_setting
 from paceline.errors import SettingError
-from paceline.measure.tune import Tuner
-from paceline.measure.tune_result import Candidate, TuneResult
-from paceline.measure.workload import Workload
+from paceline.train.tune import Tuner
+from paceline.train.tune_result import Candidate, TuneResult
 
 if TYPE_CHECKING:
-    from paceline.engines.transformers_head import HeadFile
+    from paceline.engines.transformers.head import HeadFile
 
 EXAMPLES = """\
   paceline tune owner/model -o setting.json
@@ -134,8 +134,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _heads(engine: Any, files: list[Path]) -> dict[Path, HeadFile]:
-    from paceline.engines.transformers_head import load_head
-    from paceline.engines.transformers_layers import identity
+    from paceline.engines.transformers.head import load_head
+    from paceline.engines.transformers.layers import identity
 
     here = identity(engine)
     return {file: load_head(file, here, engine.module.device) for file in files}
@@ -143,8 +143,8 @@ def _heads(engine: Any, files: list[Path]) -> dict[Path, HeadFile]:
 
 def _fit(args: argparse.Namespace, engine: Any, workload: Workload, path: Path) -> bool:
     """Fit a head and write it; False after an interrupt, whose checkpoint stays."""
-    from paceline.engines.transformers_head import save_head
-    from paceline.engines.transformers_layers import identity
+    from paceline.engines.transformers.head import save_head
+    from paceline.engines.transformers.layers import identity
     from paceline.train.exit_head import FitSettings, HeadFit
     from paceline.train.texts import write_texts
 
@@ -194,7 +194,7 @@ def _show(bar: Any, share: float) -> None:
 
 
 def _search(args: argparse.Namespace, tuner: Tuner, engine: Any, out: Path) -> int:
-    from paceline.engines.transformers_layers import identity
+    from paceline.engines.transformers.layers import identity
 
     with tqdm(total=100, unit="%", desc="tune", file=sys.stderr, dynamic_ncols=True) as bar:
 
@@ -254,6 +254,6 @@ def name(candidate: Candidate) -> str:
 
 
 def short(layers: tuple[int, ...]) -> str:
-    from paceline.engines.transformers_layers import ranges
+    from paceline.engines.transformers.layers import ranges
 
     return ranges(layers)

@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from paceline.bench.server.http import checked_url
 from paceline.cli.parser import Parser, at_least
-from paceline.economics.plan_document import PlanDocument, read_plan
 from paceline.errors import DataError, PacelineError, SettingError
-from paceline.measure.endpoint_http import checked_url
-from paceline.measure.growing_file import GrowingFile
 from paceline.monitor.dialects import VLLM
 from paceline.monitor.exporter import Exporter
 from paceline.monitor.lines import block, document, notice
@@ -24,6 +22,8 @@ from paceline.monitor.spread import LEAST_PARTS
 from paceline.monitor.verdict import LOSING, Verdict, exit_code, judge
 from paceline.monitor.watch import Seen, Source, find_pages, watch
 from paceline.monitor.window import Reading, Window
+from paceline.plan.document import PlanDocument, read_plan
+from paceline.storage import GrowingFile
 
 EXAMPLES = """\
   paceline watch http://host:8000 --baseline http://host:8001

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from paceline.bench.prompts.formats import find_workload
+from paceline.bench.prompts.workload import Workload
 from paceline.cli.parser import Parser, at_least
 from paceline.errors import SettingError
-from paceline.measure.workload import Workload
-from paceline.measure.workload_formats import find_workload
 
 PROMPTS_HELP = (
     'a JSONL file ("prompt" or chat "messages", request logs, Spec-Bench questions: '

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
 
-from paceline.decode.departures import Departures, pool
-from paceline.decode.figures import Figures, figures, one_line
+from paceline.decode.divergence import Departures, pool
 from paceline.decode.policy import Policy, fixed
+from paceline.decode.stats import Figures, figures, one_line
 from paceline.decode.step import Decoder
 from paceline.decode.stream import Stream
 from paceline.drafts.base import Draft

@@ -14,9 +14,9 @@ from paceline.decode.stream import Stream
 from paceline.drafts.base import Context, Draft, Judged
 from paceline.engines.base import Engine, Job
 from paceline.errors import DraftError, PacelineError, PromptError, SettingError, unknown_name
-from paceline.sampling.chance import RandomChance
 from paceline.sampling.history import History
 from paceline.sampling.processors import check_tokens
+from paceline.sampling.rng import RandomChance
 from paceline.sampling.rows import RowLaws
 from paceline.types import Array, Choice, Proposal, Request, Round, Verdict
 from paceline.verify.base import Verifier

@@ -10,8 +10,8 @@ from paceline.decode.stop import Stopper
 from paceline.drafts.base import Context, Draft
 from paceline.engines.base import Sequence
 from paceline.errors import PacelineError, unknown_name
-from paceline.sampling.chance import RandomChance
 from paceline.sampling.history import History
+from paceline.sampling.rng import RandomChance
 from paceline.types import Departure, FinishReason, Preview, Request, Round
 
 

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from paceline.engines.base import Engine, Sequence
 from paceline.errors import SettingError
-from paceline.sampling.chance import Chance, RandomChance
+from paceline.sampling.distribution import Law
 from paceline.sampling.history import History
-from paceline.sampling.law import Law
+from paceline.sampling.rng import Chance, RandomChance
 from paceline.sampling.rows import RowLaws
 from paceline.types import Preview, Proposal, Sampling
 

@@ -18,7 +18,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from paceline.drafts.base import Judged
-from paceline.sampling.law import Law, aligned
+from paceline.sampling.distribution import Law, aligned
 from paceline.types import Sampling
 
 FACTORS = (0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.35)

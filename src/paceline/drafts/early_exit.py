@@ -19,7 +19,7 @@ from paceline.engines.base import Engine
 from paceline.errors import DataError, PairError, SettingError
 
 if TYPE_CHECKING:
-    from paceline.engines.transformers_layers import PartialEngine
+    from paceline.engines.transformers.layers import PartialEngine
 
 OPTIONS = ("layers", "skip", "head", "setting")
 KIND = "paceline early-exit setting"
@@ -70,8 +70,8 @@ class EarlyExitDraft(ModelDraft):
                 f"{target.name} only runs all of them.",
                 "Load the target with the transformers engine (--engine transformers).",
             )
-        from paceline.engines.transformers_head import load_head
-        from paceline.engines.transformers_layers import LayerStack, PartialEngine, identity
+        from paceline.engines.transformers.head import load_head
+        from paceline.engines.transformers.layers import LayerStack, PartialEngine, identity
 
         kept: AbstractSequence[int]
         head = None

@@ -15,7 +15,7 @@ from paceline.drafts.base import Context, Draft, Foreseen
 from paceline.drafts.options import read_options
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
-from paceline.sampling.law import Law
+from paceline.sampling.distribution import Law
 from paceline.types import Preview, Proposal
 
 # Unless given, under a fixed limit; docs/log.md says how they were chosen.

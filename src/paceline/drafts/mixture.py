@@ -17,7 +17,7 @@ from paceline.drafts.options import read_options, yes_or_no
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
-from paceline.sampling.law import Law, mixed
+from paceline.sampling.distribution import Law, mixed
 from paceline.types import Proposal
 
 

@@ -20,7 +20,7 @@ from paceline.drafts.pairing import check_pair
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.base import Engine, Job, Sequence
 from paceline.errors import NumericError, SettingError
-from paceline.sampling.law import Law
+from paceline.sampling.distribution import Law
 from paceline.sampling.rows import RowLaws
 from paceline.types import Array, Proposal, Sampling
 

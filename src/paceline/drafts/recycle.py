@@ -22,7 +22,7 @@ from paceline.drafts.base import Context, Draft, Judged
 from paceline.drafts.options import read_options, yes_or_no
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
-from paceline.sampling.largest import candidates
+from paceline.sampling.top_k import candidates
 from paceline.types import Array, Preview, Proposal
 
 LEAST = 0.02

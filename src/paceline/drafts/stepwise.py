@@ -6,7 +6,7 @@ from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
 
 from paceline.drafts.base import Context, Draft
-from paceline.sampling.law import Law
+from paceline.sampling.distribution import Law
 from paceline.types import Proposal
 
 

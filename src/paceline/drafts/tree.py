@@ -19,8 +19,8 @@ from paceline.drafts.model import ModelDraft
 from paceline.drafts.options import read_options
 from paceline.engines.base import Engine, Job
 from paceline.errors import SettingError
-from paceline.sampling.largest import likeliest
-from paceline.sampling.law import Law, without
+from paceline.sampling.distribution import Law, without
+from paceline.sampling.top_k import likeliest
 from paceline.types import Proposal, path_of
 
 DEPTH, BRANCHES = 4, 8

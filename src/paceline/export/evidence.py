@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.economics.plan_document import Gain, PlanDocument
 from paceline.export.setup import Setup
+from paceline.plan.document import Gain, PlanDocument
 
 NO_DRAFT = "The plan is to decode without a draft."
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from paceline.economics.plan_document import Draft, PlanDocument
 from paceline.errors import SettingError
 from paceline.export.cluster import is_path
 from paceline.export.evidence import NO_DRAFT, undo
@@ -23,6 +22,7 @@ from paceline.export.rules import (
 )
 from paceline.export.setup import Setup
 from paceline.export.versions import Table
+from paceline.plan.document import Draft, PlanDocument
 
 TYPES = {
     "model": "draft-simple",

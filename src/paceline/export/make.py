@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from paceline.economics.plan_document import Draft, PlanDocument
 from paceline.errors import SettingError
 from paceline.export import llama_server, sglang, tensorrt_llm, vllm
 from paceline.export.evidence import evidence, renamed
@@ -13,6 +12,7 @@ from paceline.export.options import Options
 from paceline.export.rules import check_evidence, check_place
 from paceline.export.setup import Setup
 from paceline.export.versions import TITLES, Table, table
+from paceline.plan.document import Draft, PlanDocument
 
 
 class Writer(Protocol):

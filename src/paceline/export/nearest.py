@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from paceline.economics.plan_document import Draft
 from paceline.errors import SettingError
 from paceline.export.options import Options
 from paceline.export.versions import Table
+from paceline.plan.document import Draft
 
 DIRECT = {
     "model": "model",

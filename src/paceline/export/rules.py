@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.economics.plan_document import Draft, PlanDocument, Step
 from paceline.errors import DataError, PacelineError, PairError, SettingError
 from paceline.export.options import Options
 from paceline.export.versions import Table
+from paceline.plan.document import Draft, PlanDocument, Step
 
 if TYPE_CHECKING:
-    from paceline.checkpoints.loaders import Loads
+    from paceline.inspect.loaders import Loads
 
 GGUF = ".gguf"
 
@@ -178,7 +178,7 @@ def _vocabulary_here(place: str) -> int | None:
     """Tokens of a model whose files lie here and can be read as one."""
     if not is_here(place):
         return None
-    from paceline.checkpoints.read import read
+    from paceline.inspect.read import read
 
     try:
         return read(place).vocabulary_size
@@ -280,8 +280,8 @@ def check_checkpoint(place: str, table: Table, method: str | None) -> Loads | No
     """
     if not is_here(place):
         return None
-    from paceline.checkpoints.loaders import loads
-    from paceline.checkpoints.read import read
+    from paceline.inspect.loaders import loads
+    from paceline.inspect.read import read
 
     version = None if table.engine == "llama-server" else table.version
     found = loads(read(place), table.engine, version)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from paceline.economics.plan_document import Draft, PlanDocument
 from paceline.export.evidence import NO_DRAFT, undo
 from paceline.export.nearest import family_of
 from paceline.export.options import Options
@@ -23,6 +22,7 @@ from paceline.export.rules import (
 )
 from paceline.export.setup import Setup
 from paceline.export.versions import Table
+from paceline.plan.document import Draft, PlanDocument
 
 ALGORITHMS = {
     "model": "STANDALONE",

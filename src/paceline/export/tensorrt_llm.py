@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.economics.plan_document import Draft, PlanDocument, Step
 from paceline.errors import SettingError
 from paceline.export.evidence import NO_DRAFT, undo
 from paceline.export.manifest import as_yaml
@@ -24,6 +23,7 @@ from paceline.export.rules import (
 )
 from paceline.export.setup import Setup
 from paceline.export.versions import Table
+from paceline.plan.document import Draft, PlanDocument, Step
 
 FILE = "paceline-trtllm.yaml"
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.economics.plan_document import Draft, PlanDocument
 from paceline.errors import DataError, PairError, SettingError
 from paceline.export.evidence import NO_DRAFT, undo
 from paceline.export.nearest import family_of
@@ -25,6 +24,7 @@ from paceline.export.rules import (
 )
 from paceline.export.setup import Setup
 from paceline.export.versions import Table
+from paceline.plan.document import Draft, PlanDocument
 
 PROPOSER = "paceline.integrations.vllm.Proposer"
 MOST_OF_OURS = 15

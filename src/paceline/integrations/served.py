@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from paceline.drafts.base import Context, Draft, Judged
-from paceline.economics.learned_costs import LearnedCosts
-from paceline.economics.policy import MeasuredPolicy, Source
-from paceline.economics.survival import MOST
 from paceline.errors import SettingError
+from paceline.policy.acceptance import MOST
+from paceline.policy.adaptive import MeasuredPolicy, Source
+from paceline.policy.learned import LearnedCosts
 from paceline.sampling.history import History
 from paceline.types import Array, Preview, Proposal, Request, Round
 

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from paceline.decode.figures import Figures, figures
+from paceline.decode.stats import Figures, figures
 from paceline.drafts.base import Draft
-from paceline.economics.learned_costs import LearnedCosts
-from paceline.economics.survival import MOST
 from paceline.errors import SettingError
 from paceline.integrations.free_drafts import free_drafts
 from paceline.integrations.served import Server
+from paceline.policy.acceptance import MOST
+from paceline.policy.learned import LearnedCosts
 from paceline.types import Sampling
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import numpy as np
 from paceline.drafts.base import Draft
 from paceline.drafts.recycle import RecycleDraft
 from paceline.errors import SettingError, unknown_name
+from paceline.integrations.backoff import Rest
 from paceline.integrations.free_drafts import free_drafts
-from paceline.integrations.rest import Rest
 from paceline.integrations.served import Served, Server
 
 _ABSENT_STEPS = 64

@@ -34,7 +34,7 @@ from paceline.models.catalog import (
 )
 from paceline.models.fetch import CHUNK, RETRY_DELAYS, Busy, Lost, persist, resume
 from paceline.models.index import Index, Wheel, chosen_index
-from paceline.models.lock import held
+from paceline.storage import held
 
 _AGAIN = "Run the same command again: it continues there."
 

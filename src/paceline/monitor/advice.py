@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.economics.plan_document import PlanDocument
 from paceline.monitor.window import Window
+from paceline.plan.document import PlanDocument
 
 _WORTH = 1.03
 """A lower limit is named only where it would have been faster than the present one by this."""

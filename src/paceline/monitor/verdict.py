@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.economics.plan_document import PlanDocument
 from paceline.monitor.advice import Cost, advice
 from paceline.monitor.dialects import dialect_named
 from paceline.monitor.spread import LEAST_PARTS, Interval, Sums, of_quotient
 from paceline.monitor.window import Window
+from paceline.plan.document import PlanDocument
 
 PAYING, EVEN, LOSING, UNKNOWN = "paying", "breaking even", "losing", "unknown"
 STATES = (PAYING, EVEN, LOSING, UNKNOWN)

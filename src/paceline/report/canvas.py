@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.measure.run import Described
+from paceline.bench.local.run import Described
 from paceline.report.styles import STYLES, figure_class
 from paceline.report.summary import Group
 from paceline.report.svg import CURE, GRID, INK, MUTED, SERIES

@@ -7,24 +7,18 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paceline.bench.local.file import read_result
+from paceline.bench.server import result as endpoint_result
+from paceline.bench.server.file import read_endpoint_result
 from paceline.errors import DataError, SettingError
-from paceline.measure import endpoint_result
-from paceline.measure.endpoint_file import read_endpoint_result
-from paceline.measure.run_file import read_result
-from paceline.report import (
-    endpoint_compare,
-    endpoint_rows,
-    endpoint_sections,
-    endpoint_verdict,
-    markdown,
-    page,
-    rows,
-    sections,
-    verdict,
-)
+from paceline.report import markdown, page, rows, sections, verdict
+from paceline.report import server_compare as endpoint_compare
+from paceline.report import server_rows as endpoint_rows
+from paceline.report import server_sections as endpoint_sections
+from paceline.report import server_verdict as endpoint_verdict
 from paceline.report.compare import side_by_side
 from paceline.report.document import Part, Report
-from paceline.report.endpoint_summary import EndpointSummary
+from paceline.report.server_summary import EndpointSummary
 from paceline.report.summary import Summary
 from paceline.report.verdict import Verdict
 

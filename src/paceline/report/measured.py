@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.measure.result import Header
-from paceline.measure.run import Described
+from paceline.bench.local.result import Header
+from paceline.bench.local.run import Described
 from paceline.report.document import Block, Code, Facts, Paragraph, Section, Table
 from paceline.report.summary import Summary
 from paceline.report.words import bytes_words, count, name_cell, number, percent, seconds_words

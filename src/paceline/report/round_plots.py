@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.decode.figures import Figures
+from paceline.decode.stats import Figures
 from paceline.report.canvas import (
     Strip,
     canvas,

@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.decode.figures import Figures
-from paceline.measure.run import Described
+from paceline.bench.local.run import Described
+from paceline.decode.stats import Figures
 from paceline.report.summary import Summary
 
 KIND = "paceline report rows"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paceline.measure.run import Run
+from paceline.bench.local.run import Run
 from paceline.report.canvas import first_of
 from paceline.report.document import Piece, Sample, Samples
 from paceline.report.summary import Group, Summary

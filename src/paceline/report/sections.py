@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.measure.run import Described
-from paceline.measure.stats import FEW_PROMPTS, Ratio
+from paceline.bench.local.run import Described
+from paceline.bench.stats import FEW_PROMPTS, Ratio
 from paceline.report import round_plots, speed_plots
 from paceline.report.document import (
     BEST,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.measure.run import Described
-from paceline.measure.stats import Ratio
+from paceline.bench.local.run import Described
+from paceline.bench.stats import Ratio
 from paceline.report.canvas import (
     canvas,
     first_of,

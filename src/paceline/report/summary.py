@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from paceline.decode.figures import Figures
-from paceline.measure.result import BenchResult
-from paceline.measure.run import Described, Run
-from paceline.measure.stats import Ratio
+from paceline.bench.local.result import BenchResult
+from paceline.bench.local.run import Described, Run
+from paceline.bench.stats import Ratio
+from paceline.decode.stats import Figures
 from paceline.types import Round
 
 T = TypeVar("T")

@@ -3,7 +3,7 @@ their cause, and how far a lossy verifier went."""
 
 from __future__ import annotations
 
-from paceline.measure.run import Described, Run
+from paceline.bench.local.run import Described, Run
 from paceline.report.document import FAULT, Block, Cell, Paragraph, Table
 from paceline.report.summary import Group, Summary
 from paceline.report.words import count, long_interval, name_cell, number, percent

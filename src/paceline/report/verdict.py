@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.measure.run import Described
-from paceline.measure.stats import FEW_PROMPTS, Ratio
+from paceline.bench.local.run import Described
+from paceline.bench.stats import FEW_PROMPTS, Ratio
 from paceline.report.summary import Group, Summary, is_slower, is_unclear
 from paceline.report.words import count, long_interval, number, short_times, title
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.economics.account import Account
-from paceline.economics.cost import Costs, costs_of
-from paceline.measure.run import Described
+from paceline.bench.local.run import Described
+from paceline.policy.costs import Costs, costs_of
+from paceline.policy.stats import Account
 from paceline.report.canvas import (
     Strip,
     canvas,

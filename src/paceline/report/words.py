@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.measure.run import Described
-from paceline.measure.stats import Mean, Ratio
+from paceline.bench.local.run import Described
+from paceline.bench.stats import Mean, Ratio
 from paceline.report.document import LOSSY, Cell
 
 NONE = "–"

@@ -18,8 +18,8 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from paceline.errors import SettingError
+from paceline.sampling.distribution import Law, checked_maximum
 from paceline.sampling.history import History
-from paceline.sampling.law import Law, checked_maximum
 from paceline.types import Array, Sampling
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from paceline.errors import SettingError
+from paceline.sampling.distribution import Law, checked_maximum
 from paceline.sampling.history import History
-from paceline.sampling.law import Law, checked_maximum
 from paceline.sampling.processors import (
     greedy_tokens,
     is_plain,

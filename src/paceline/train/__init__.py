@@ -1,1 +1,1 @@
-"""Fitting small parts to a target, on text that the target wrote."""
+"""Trains and derives drafts for a target."""

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from paceline.engines.base import Job
-from paceline.engines.transformers import TransformersEngine
-from paceline.engines.transformers_head import ExitHead, HeadFile
-from paceline.engines.transformers_layers import LayerStack, identity
+from paceline.engines.transformers.engine import TransformersEngine
+from paceline.engines.transformers.head import ExitHead, HeadFile
+from paceline.engines.transformers.layers import LayerStack, identity
 from paceline.errors import DataError, SettingError
 from paceline.train.texts import Text
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from paceline.bench.prompts.workload import Workload
 from paceline.decode.generate import decode
 from paceline.decode.policy import fixed
 from paceline.decode.step import Decoder
 from paceline.engines.base import Engine
 from paceline.errors import DataError, PacelineError
-from paceline.measure.workload import Workload
 from paceline.types import Request, Sampling, StopConditions
 from paceline.verify.chain import ChainVerifier
 

@@ -11,8 +11,8 @@ import abc
 from typing import Any, ClassVar, Protocol
 
 from paceline.errors import SettingError
-from paceline.sampling.chance import Chance
-from paceline.sampling.law import Law
+from paceline.sampling.distribution import Law
+from paceline.sampling.rng import Chance
 from paceline.types import Proposal, Verdict
 
 

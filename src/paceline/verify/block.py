@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.sampling.chance import Chance
-from paceline.sampling.law import Law, excess
+from paceline.sampling.distribution import Law, excess
+from paceline.sampling.rng import Chance
 from paceline.types import Proposal, Verdict
 from paceline.verify.base import TargetLaws, Verifier, ratio
 from paceline.verify.chain import ChainVerifier

@@ -6,8 +6,8 @@ probability min(1, p(x)/q(x)), else emit a token of the normalised max(p − q, 
 
 from __future__ import annotations
 
-from paceline.sampling.chance import Chance
-from paceline.sampling.law import Law, excess
+from paceline.sampling.distribution import Law, excess
+from paceline.sampling.rng import Chance
 from paceline.types import Proposal, Verdict
 from paceline.verify.base import TargetLaws, Verifier, draft_prob
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.sampling.law import Law
+from paceline.sampling.distribution import Law
 from paceline.types import Array, Departure
 
 LEAST = 1e-6

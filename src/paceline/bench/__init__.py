@@ -1,0 +1,1 @@
+"""Measures decoding: prompts, profiles of a model's costs, a local model, live servers."""

@@ -1,0 +1,1 @@
+"""Benches a local model: every prompt with and without drafts, interleaved."""

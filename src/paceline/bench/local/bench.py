@@ -1,0 +1,372 @@
+"""Plain and drafted decoding of the same prompts in one run, interleaved prompt by prompt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from paceline.bench.local.divergence import explain
+from paceline.bench.local.identities import check_run
+from paceline.bench.local.model_metadata import draft_facts, target_facts
+from paceline.bench.local.resources import Taken, watched
+from paceline.bench.local.result import BenchResult, Header
+from paceline.bench.local.run import PLAIN, Described, Run, as_kept, ends_of
+from paceline.bench.prompts.workload import Workload, WorkloadPrompt
+from paceline.decode.generate import Generation, decode, fitting_verifier
+from paceline.decode.policy import Policy, fixed
+from paceline.decode.step import Decoder
+from paceline.drafts.base import Draft
+from paceline.engines.base import Engine
+from paceline.errors import PacelineError, SettingError
+from paceline.policy.adaptive import MeasuredPolicy
+from paceline.policy.costs import Costs
+from paceline.policy.stats import Account
+from paceline.types import Request, Sampling, StopConditions
+from paceline.verify.base import Verifier
+
+_WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One way to decode: drafts on offer, judged by a verifier. No drafts is plain.
+
+    limit       asks the only draft in every round for so many tokens; None leaves it to `policy`
+    policy      makes the policy of one run, so that none begins with what another has counted
+    engine      unless given, the bench's; `sampling` too
+    baseline    name of the plain configuration it is compared with: same engine, same sampling
+    warm        drafts may remember earlier prompts
+    costs       what `policy` goes by, for the record; `recorded_costs` if they were given
+    """
+
+    name: str
+    drafts: Mapping[str, Draft] = field(default_factory=dict)
+    limit: int | None = 0
+    verifier: Verifier | None = None
+    policy: Callable[[], MeasuredPolicy] | None = None
+    chains_for_trees: bool = False
+    engine: Engine | None = None
+    sampling: Sampling | None = None
+    baseline: str = PLAIN
+    warm: bool = False
+    costs: Costs | None = None
+    recorded_costs: bool = False
+
+    def make_policy(self) -> Policy:
+        if self.policy is not None:
+            return self.policy()
+        return fixed(next(iter(self.drafts), None), self.limit or 0)
+
+    @property
+    def chosen_verifier(self) -> Verifier:
+        return self.verifier or fitting_verifier(self.drafts)
+
+    def described(self, engine: Engine, sampling: Sampling) -> Described:
+        """What a file keeps of it; engine and sampling are the bench's."""
+        verifier = self.chosen_verifier
+        return Described(
+            name=self.name,
+            baseline=self.baseline,
+            target=target_facts(self.engine or engine),
+            sampling=self.sampling or sampling,
+            limit=self.limit,
+            verifier=verifier.name if self.drafts else None,
+            lossy=verifier.lossy,
+            gives_up=verifier.gives_up,
+            warm=self.warm,
+            chains_for_trees=self.chains_for_trees,
+            drafts={label: draft_facts(draft) for label, draft in self.drafts.items()},
+            costs=None if self.costs is None else self.costs.as_document(),
+            recorded_costs=self.recorded_costs,
+        )
+
+
+class Keeper(Protocol):
+    """Where runs go as they come: a file."""
+
+    def add(self, run: Run) -> None: ...
+    def fail(self, id: str, reason: str) -> None: ...
+
+
+def header_of(
+    engine: Engine,
+    configurations: Sequence[Configuration],
+    workload: Workload,
+    *,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    repeats: int = 1,
+    seed: int = 0,
+    command: Sequence[str] = (),
+    bandwidth: float | None = None,
+) -> Header:
+    """The header of a bench, as `run_bench` takes it. Raises SettingError for configurations that
+    can't stand in one bench."""
+    _check(configurations, repeats)
+    sampling = sampling or Sampling()
+    return Header(
+        command=tuple(command),
+        workload=workload.facts(),
+        prompts=tuple((prompt.id, prompt.category) for prompt in workload.prompts),
+        configurations=tuple(one.described(engine, sampling) for one in configurations),
+        max_tokens=max_tokens,
+        repeats=repeats,
+        seed=seed,
+        bandwidth_bytes_per_s=bandwidth,
+        started=datetime.now().astimezone().isoformat(timespec="seconds"),
+    )
+
+
+def with_plain(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """The configurations, and before them the plain ones they are compared with."""
+    plain = {
+        one.baseline: Configuration(
+            one.baseline, engine=one.engine, sampling=one.sampling, baseline=one.baseline
+        )
+        for one in configurations
+    }
+    return [*plain.values(), *(one for one in configurations if one.name not in plain)]
+
+
+def _check(configurations: Sequence[Configuration], repeats: int) -> None:
+    for name, count in Counter(one.name for one in configurations).items():
+        if count > 1:
+            raise SettingError(f"Two configurations are {name!r}.", "Name each once.")
+    for one in configurations:
+        remembering = [name for name, draft in one.drafts.items() if draft.remembers]
+        if remembering and not one.warm:
+            raise SettingError(
+                f"The draft {remembering[0]!r} of {one.name!r} remembers earlier requests, so it "
+                "would see this bench's own answers.",
+                "Measure it without, or allow it with --warm.",
+            )
+        if remembering and repeats > 1:
+            raise SettingError(
+                f"Each prompt is run {repeats} times, and {one.name!r} may remember its answer.",
+                "Leave --repeats out.",
+            )
+    warm = [one.name for one in configurations if any(d.remembers for d in one.drafts.values())]
+    if len(warm) > 1:
+        raise SettingError(
+            f"{warm[0]!r} and {warm[1]!r} remember, and one could tell the other its answers.",
+            "Measure each in a bench of its own.",
+        )
+
+
+def run_bench(
+    engine: Engine,
+    configurations: Sequence[Configuration],
+    workload: Workload,
+    *,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    repeats: int = 1,
+    on_progress: Callable[[str, str], None] = lambda *_: None,
+    result: BenchResult | None = None,
+    keeper: Keeper | None = None,
+) -> BenchResult:
+    """Decode every prompt plainly and in each configuration.
+
+    Each prompt's runs follow one another, in an order drawn anew for each prompt, so that drift
+    falls on all alike; every run starts with an empty sequence and a fresh draft state. A prompt
+    that fails is left out of all configurations and named in `failed`. A prompt that follows
+    another is asked after the first plain configuration's answer to that one, in all alike.
+
+    on_progress    called with prompt and configuration when a run has been decoded
+    result         of these configurations with their plain ones (`header_of`, `with_plain`);
+                   filled as prompts finish, and what it has is not decoded again
+    keeper         told of each run and each failed prompt
+    """
+    sampling = sampling or Sampling()
+    every = with_plain(configurations)
+    if result is None:
+        given = {"max_tokens": max_tokens, "sampling": sampling, "repeats": repeats}
+        result = BenchResult(header_of(engine, every, workload, **given))  # type: ignore[arg-type]
+    else:
+        _check(every, repeats)
+    bench = _Bench(engine, every, sampling, result, keeper, on_progress)
+    by_id = {prompt.id: (place, prompt) for place, prompt in enumerate(workload.prompts)}
+    missing = result.missing()
+    if missing:
+        bench.warm_up(by_id[missing[0][0]][1])
+    for id, repeat in missing:
+        place, prompt = by_id[id]
+        if id not in result.failed:
+            bench.run_prompt(prompt, place, repeat)
+    return result
+
+
+class _Done(NamedTuple):
+    generation: Generation
+    taken: Taken
+    account: Account | None
+
+
+@dataclass(slots=True)
+class _Bench:
+    engine: Engine
+    configurations: list[Configuration]
+    sampling: Sampling
+    result: BenchResult
+    keeper: Keeper | None
+    on_progress: Callable[[str, str], None]
+
+    def warm_up(self, prompt: WorkloadPrompt) -> None:
+        """A few tokens of everything, apart: first passes load pages and choose kernels. Nothing
+        that a draft could remember."""
+        for one in self.configurations:
+            if one.warm:
+                continue
+            try:
+                request = Request(
+                    prompt=prompt.tokens(self._engine(one)),
+                    stop=StopConditions(max_tokens=_WARM_UP_TOKENS),
+                )
+                decode(self._decoder(one, one.make_policy()), [request])
+            except PacelineError:
+                pass  # the run proper will name the fault
+
+    def run_prompt(self, prompt: WorkloadPrompt, place: int, repeat: int) -> None:
+        order = np.random.default_rng([self.result.header.seed, repeat, place])
+        places = order.permutation(len(self.configurations))
+        group = _Group(self, place, repeat, [self.configurations[i] for i in places])
+        runs: list[Run] = []
+        reason = ""
+        try:
+            group.decode(self.result.asked(prompt))
+            runs = group.runs(compare=True)
+        except PacelineError as error:
+            reason = str(error)
+        except BaseException:
+            # An interrupt, or a fault: what was measured is kept, though not compared any more.
+            runs = group.runs(compare=False)
+            raise
+        finally:
+            for run in runs:
+                self.keep(run)
+        if reason:
+            self.result.fail(prompt.id, reason)
+            if self.keeper is not None:
+                self.keeper.fail(prompt.id, reason)
+
+    def keep(self, run: Run) -> None:
+        self.result.runs.append(run)
+        if self.keeper is not None:
+            self.keeper.add(run)
+
+    def request(
+        self, one: Configuration, prompt: WorkloadPrompt, place: int, repeat: int
+    ) -> Request:
+        sampling = self._sampling(one, place, repeat)
+        return Request(
+            prompt=prompt.tokens(self._engine(one)),
+            sampling=sampling,
+            stop=StopConditions(max_tokens=self.result.header.max_tokens),
+            margins=sampling.temperature == 0,
+        )
+
+    def _sampling(self, one: Configuration, place: int, repeat: int) -> Sampling:
+        """With random numbers of its own: what is drawn in two configurations is independent, as
+        the test of their laws wants it."""
+        sampling = one.sampling or self.sampling
+        if sampling.seed is None or sampling.temperature == 0:
+            return sampling
+        number = self.configurations.index(one)
+        [seed] = np.random.SeedSequence([sampling.seed, place, repeat, number]).generate_state(1)
+        return replace(sampling, seed=int(seed))
+
+    def _engine(self, one: Configuration) -> Engine:
+        return one.engine or self.engine
+
+    def decode(self, one: Configuration, request: Request) -> _Done:
+        policy = one.make_policy()
+        decoder = self._decoder(one, policy)
+        with watched() as taken:
+            [generation] = decode(decoder, [request])
+        if generation.error is not None:
+            raise generation.error
+        if not isinstance(policy, MeasuredPolicy):
+            return _Done(generation, taken, None)
+        policy.settle()
+        return _Done(generation, taken, policy.account)
+
+    def _decoder(self, one: Configuration, policy: Policy) -> Decoder:
+        return Decoder(
+            self._engine(one),
+            one.drafts,
+            one.chosen_verifier,
+            policy,
+            chains_for_trees=one.chains_for_trees,
+        )
+
+
+@dataclass(slots=True)
+class _Group:
+    """One prompt in all configurations, once."""
+
+    bench: _Bench
+    place: int
+    repeat: int
+    configurations: Sequence[Configuration]
+    prompt: WorkloadPrompt | None = None
+    requests: dict[str, Request] = field(default_factory=dict)
+    done: dict[str, _Done] = field(default_factory=dict)
+
+    def decode(self, prompt: WorkloadPrompt) -> None:
+        self.prompt = prompt
+        for one in self.configurations:
+            request = self.bench.request(one, prompt, self.place, self.repeat)
+            self.requests[one.name] = request
+            self.done[one.name] = self.bench.decode(one, request)
+            self.bench.on_progress(prompt.id, one.name)
+
+    def runs(self, *, compare: bool) -> list[Run]:
+        """Those that finished. Raises DataError for one whose counters don't add up."""
+        found = [self._run(one, compare) for one in self.configurations if one.name in self.done]
+        for run in found:
+            check_run(run)
+        return found
+
+    def _run(self, one: Configuration, compare: bool) -> Run:
+        """A finished run, compared with plain decoding where greedy makes that meaningful."""
+        assert self.prompt is not None
+        generation, taken, account = self.done[one.name]
+        request = self.requests[one.name]
+        engine = one.engine or self.bench.engine
+        equal, divergence = None, None
+        if compare and request.sampling.temperature == 0 and one.name != one.baseline:
+            plain = self.done[one.baseline].generation
+            equal = generation.tokens == plain.tokens
+            divergence = explain(
+                engine,
+                request,
+                plain.tokens,
+                generation.tokens,
+                plain.margins,
+                [round.width for round in generation.rounds if not round.prefill],
+            )
+        reason = generation.finish_reason
+        pieces = map(engine.tokenizer.token_bytes, generation.tokens)
+        return Run(
+            configuration=one.name,
+            id=self.prompt.id,
+            category=self.prompt.category,
+            repeat=self.repeat,
+            prompt_tokens=generation.prompt_tokens,
+            tokens=generation.tokens,
+            text=generation.text,
+            ends=ends_of(pieces, len(generation.text)),
+            finish_reason=reason and reason.value,
+            rounds=tuple(map(as_kept, generation.rounds)),
+            equal_to_plain=equal,
+            divergence=divergence,
+            departures=generation.departures,
+            account=account,
+            cpu_s=taken.cpu_s,
+            peak_memory_bytes=taken.peak_memory_bytes,
+        )

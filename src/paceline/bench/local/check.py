@@ -1,0 +1,124 @@
+"""Is the bookkeeping exact? Two tests on one text, both greedy.
+
+The target as its own draft: every token must be accepted. And plain text offered with a mistake in
+every block: every block is then partly rejected and rewound, and the text must still be plain's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.bench.local.divergence import Divergence, explain, largest_movement
+from paceline.decode.generate import Generation, decode
+from paceline.decode.policy import fixed
+from paceline.decode.step import Decoder
+from paceline.drafts.base import Context, Draft
+from paceline.drafts.model import ModelDraft
+from paceline.engines.base import Engine
+from paceline.types import Proposal, Request, StopConditions
+from paceline.verify.chain import ChainVerifier
+
+
+class MistakenDraft(Draft):
+    """Offers a known text with one wrong token a block, at a place that moves on each time."""
+
+    name = "mistaken"
+    summary = "a known text with a mistake in every block; for checking engines"
+
+    def __init__(self, output: Sequence[int], vocabulary_size: int) -> None:
+        self._output, self._size = list(output), vocabulary_size
+        self._blocks = 0
+
+    def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Proposal]:
+        return [
+            Proposal(self._block(context.history.output_length, limit), self.name)
+            for context, limit in zip(contexts, limits, strict=True)
+        ]
+
+    def _block(self, start: int, limit: int) -> tuple[int, ...]:
+        block = self._output[start : start + limit]
+        if block:
+            place = self._blocks % len(block)
+            block[place] = (block[place] + 1) % self._size
+            self._blocks += 1
+        return tuple(block)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfCheck:
+    """What became of both tests.
+
+    rejections        output positions where a token of the target's own was rejected
+    largest_gap       largest top-2 logit gap at such a position; None without any
+    movement          largest change of a top-2 gap that width alone caused in this text
+    divergence        first difference to plain text when drafting with itself, if any
+    rewinds           how often the second test rewound a rejected block
+    rewound           first difference to plain text in the second test, if any
+    """
+
+    proposed: int
+    accepted: int
+    rejections: tuple[int, ...]
+    largest_gap: float | None
+    movement: float
+    divergence: Divergence | None
+    rewinds: int
+    rewound: Divergence | None
+
+    @property
+    def sound(self) -> bool:
+        """Whether rounding explains every rejection and every difference."""
+        gap_is_small = self.largest_gap is None or self.largest_gap <= self.movement
+        differences = (self.divergence, self.rewound)
+        return gap_is_small and all(d is None or d.numeric for d in differences)
+
+
+def check_bookkeeping(
+    engine: Engine, prompt: Sequence[int], *, limit: int = 4, max_tokens: int = 48
+) -> SelfCheck:
+    """Run both tests on what the target says after a prompt.
+
+    engine    needs two sequences: one for each role
+    """
+    request = Request(
+        prompt=tuple(prompt),
+        stop=StopConditions(max_tokens=max_tokens, ignore_end=True),
+        margins=True,
+    )
+    plain = _decode(engine, None, 0, request)
+    itself = _decode(engine, ModelDraft(engine, engine), limit, request)
+    mistaken = MistakenDraft(plain.tokens, engine.vocabulary_size)
+    rewound = _decode(engine, mistaken, limit, request)
+    rejections = _rejections(itself)
+
+    def difference(generation: Generation) -> Divergence | None:
+        return explain(engine, request, plain.tokens, generation.tokens, plain.margins, [limit + 1])
+
+    return SelfCheck(
+        proposed=itself.figures.proposed,
+        accepted=itself.figures.accepted,
+        rejections=rejections,
+        largest_gap=max((itself.margins[i] for i in rejections), default=None),
+        movement=largest_movement(engine, request, plain.tokens, plain.margins, [limit + 1]),
+        divergence=difference(itself),
+        rewinds=sum(round.accepted < round.proposed for round in rewound.rounds),
+        rewound=difference(rewound),
+    )
+
+
+def _decode(engine: Engine, draft: Draft | None, limit: int, request: Request) -> Generation:
+    drafts = {} if draft is None else {draft.name: draft}
+    policy = fixed(draft.name if draft else None, limit)
+    [generation] = decode(Decoder(engine, drafts, ChainVerifier(), policy), [request])
+    return generation
+
+
+def _rejections(generation: Generation) -> tuple[int, ...]:
+    """Output positions at which the target put its own token in place of a drafted one."""
+    positions, emitted = [], 0
+    for round in generation.rounds:
+        emitted += round.emitted
+        if round.accepted < round.proposed:
+            positions.append(emitted - 1)
+    return tuple(positions)

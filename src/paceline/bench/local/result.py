@@ -1,0 +1,295 @@
+"""All runs of a bench, and what they add up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from paceline.bench.local.run import Described, Run
+from paceline.bench.machine import machine_facts
+from paceline.bench.prompts.workload import WorkloadPrompt
+from paceline.bench.stats import Mean, Pair, Ratio, mean_per_token, speed_ratio
+from paceline.bench.two_sample import TwoSample, two_sample
+from paceline.decode.stats import Figures, figures
+from paceline.errors import DataError, unknown_name
+from paceline.types import Departure, Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What holds for a whole bench.
+
+    workload               facts of the prompts
+    prompts                their ids and categories, in order
+    seed                   of the order in which each prompt's configurations run
+    machine                its facts
+    bandwidth_bytes_per_s  what the machine's memory gives when it is only read; None if unmeasured
+    started                ISO 8601, local time with its offset
+    """
+
+    command: tuple[str, ...] = ()
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    prompts: tuple[tuple[str, str], ...] = ()
+    configurations: tuple[Described, ...] = ()
+    max_tokens: int = 0
+    repeats: int = 1
+    seed: int = 0
+    machine: Mapping[str, Any] = field(default_factory=machine_facts)
+    bandwidth_bytes_per_s: float | None = None
+    started: str = ""
+
+
+@dataclass(slots=True)
+class BenchResult:
+    """A header and the runs so far; `failed` has one sentence for each prompt that was left out of
+    all configurations."""
+
+    header: Header
+    runs: list[Run] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    _laws: dict[tuple[str, int], TwoSample | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def configurations(self) -> tuple[Described, ...]:
+        return self.header.configurations
+
+    @property
+    def drafted(self) -> list[Described]:
+        return [c for c in self.configurations if not c.is_plain]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every prompt has been measured as often as asked, or has failed."""
+        return not self.missing()
+
+    def missing(self) -> list[tuple[str, int]]:
+        """Prompts and repeats of which some configuration has no run yet, in order."""
+        done = Counter((run.id, run.repeat) for run in self.runs if self._is_whole(run))
+        return [
+            (id, repeat)
+            for repeat in range(self.header.repeats)
+            for id, _ in self.header.prompts
+            if id not in self.failed and done[id, repeat] < len(self.configurations)
+        ]
+
+    def _is_whole(self, run: Run) -> bool:
+        """Whether it was compared with plain's, where that is done."""
+        one = self.configuration(run.configuration)
+        return run.equal_to_plain is not None or one.is_plain or not one.greedy
+
+    @property
+    def finished(self) -> BenchResult:
+        """Only what was decoded in all configurations: a prompt that is begun would count for some
+        of them and not for others."""
+        missing = set(self.missing())
+        if not missing:
+            return self
+        runs = [run for run in self.runs if (run.id, run.repeat) not in missing]
+        return BenchResult(self.header, runs, self.failed)
+
+    def asked(self, prompt: WorkloadPrompt) -> WorkloadPrompt:
+        """The prompt as it is asked: a later turn after the first plain configuration's answer to
+        the turn before, in all configurations alike. Raises DataError if there is none."""
+        if prompt.follows is None:
+            return prompt
+        for run in self.runs_of(self.configurations[0].name):
+            if run.id == prompt.follows and run.repeat == 0:
+                return prompt.after(run.text)
+        raise DataError(
+            f"The turn before it, {prompt.follows}, was not answered.", "Measure both turns."
+        )
+
+    def fail(self, id: str, reason: str) -> None:
+        """Leave a prompt out of all configurations."""
+        self.failed[id] = reason
+        self.runs = [run for run in self.runs if run.id != id]
+
+    def configuration(self, name: str) -> Described:
+        """Raises SettingError for a name that is none."""
+        for one in self.configurations:
+            if one.name == name:
+                return one
+        raise unknown_name("configuration", name, [c.name for c in self.configurations])
+
+    @property
+    def categories(self) -> list[str]:
+        return list(dict.fromkeys(run.category for run in self.runs))
+
+    def runs_of(self, configuration: str, category: str | None = None) -> list[Run]:
+        return [
+            run
+            for run in self.runs
+            if run.configuration == configuration and category in (None, run.category)
+        ]
+
+    def rounds_of(self, configuration: str, category: str | None = None) -> Iterator[Round]:
+        for run in self.runs_of(configuration, category):
+            yield from run.rounds
+
+    def figures(self, configuration: str, category: str | None = None) -> Figures:
+        return figures(self.rounds_of(configuration, category))
+
+    def ratio(
+        self, configuration: str, category: str | None = None, *, beside: str | None = None
+    ) -> Ratio | None:
+        """Time per token of the baseline over this configuration's, over the prompts that both
+        finished.
+
+        beside    another configuration instead of the baseline
+        """
+        other = beside or self.configuration(configuration).baseline
+        plain, drafted = (self._by_prompt(name, category) for name in (other, configuration))
+        both = [id for id in plain if id in drafted]
+        return speed_ratio([_pair(plain[id], drafted[id]) for id in both])
+
+    def _by_prompt(self, configuration: str, category: str | None) -> dict[str, Figures]:
+        """Figures of each prompt, its repeats pooled: an interval is one over prompts."""
+        runs: dict[str, list[Run]] = {}
+        for run in self.runs_of(configuration, category):
+            runs.setdefault(run.id, []).append(run)
+        return {id: _pooled(found) for id, found in runs.items()}
+
+    def prompt_ratios(self, configuration: str) -> dict[str, Ratio]:
+        """By prompt, how this configuration did beside its baseline; one pair has no interval."""
+        baseline = self.configuration(configuration).baseline
+        plain, drafted = (self._by_prompt(name, None) for name in (baseline, configuration))
+        found = {id: speed_ratio([_pair(plain[id], drafted[id])]) for id in plain if id in drafted}
+        return {id: ratio for id, ratio in found.items() if ratio is not None}
+
+    def two_sample(self, configuration: str) -> TwoSample | None:
+        """Whether what was sampled here and in the baseline may come from one law: over the prompts
+        that both finished. None when greedy, or with too few of them."""
+        one = self.configuration(configuration)
+        if one.greedy or one.is_plain:
+            return None
+        plain, drafted = (
+            {(run.id, run.repeat): run.tokens for run in self.runs_of(name)}
+            for name in (one.baseline, configuration)
+        )
+        both = [key for key in plain if key in drafted]
+        key = (configuration, len(both))
+        if key not in self._laws:  # some tenths of a second, and asked for more than once
+            self._laws[key] = two_sample([(plain[pair], drafted[pair]) for pair in both])
+        return self._laws[key]
+
+    def departure(self, configuration: str) -> DepartureMeans | None:
+        """How far a lossy verifier went from the target; None of an exact one, and of one that
+        can't tell."""
+        prompts: dict[str, list[Departure]] = {}
+        for run in self.runs_of(configuration):
+            if run.departure is None:
+                return None
+            prompts.setdefault(run.id, []).extend(run.departures)
+        return DepartureMeans.of(list(prompts.values()))
+
+    def bytes_per_s(self, configuration: str) -> float | None:
+        """Bytes of the target that its decoding passes read a second: all weights and what the
+        cache holds, once a pass. None where the engine doesn't say how many those are."""
+        target = self.configuration(configuration).target
+        weights = target.get("weights_bytes")
+        decoding = [round for round in self.rounds_of(configuration) if not round.prefill]
+        seconds = sum(round.verify_s for round in decoding)
+        if weights is None or not seconds:
+            return None
+        # With a batch each of its sequences has a round, and the pass reads the weights once.
+        passes = sum(1 / round.batch for round in decoding)
+        cached = sum(round.context for round in decoding) * _cache_bytes_per_token(target)
+        return float((passes * weights + cached) / seconds)
+
+    def cpu_s(self, configuration: str) -> float | None:
+        return _total([run.cpu_s for run in self.runs_of(configuration)])
+
+    def peak_memory_bytes(self, configuration: str) -> int | None:
+        known = [run.peak_memory_bytes for run in self.runs_of(configuration)]
+        return max((one for one in known if one is not None), default=None)
+
+
+def _pooled(runs: Sequence[Run]) -> Figures:
+    """Of one run its own, which it computes only once."""
+    if len(runs) == 1:
+        return runs[0].figures
+    return figures(round for run in runs for round in run.rounds)
+
+
+def _cache_bytes_per_token(target: Mapping[str, Any]) -> float:
+    size = target.get("context_size", 0) * target.get("max_sequences", 1)
+    return target.get("cache_bytes", 0) / size if size else 0.0
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    return None if not values or None in values else sum(v for v in values if v is not None)
+
+
+def _pair(plain: Figures, drafted: Figures) -> Pair:
+    return Pair(plain.decode_s, plain.tokens, drafted.decode_s, drafted.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureMeans:
+    """`Departures` of a whole bench, with intervals over prompts, repeats pooled."""
+
+    kl_nats_per_token: Mean
+    variation_per_token: Mean
+    largest_kl_nats: float
+
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[Departure]]) -> DepartureMeans | None:
+        kl = mean_per_token([(sum(d.kl_nats for d in each), len(each)) for each in prompts])
+        moved = mean_per_token([(sum(d.variation for d in each), len(each)) for each in prompts])
+        if kl is None or moved is None:
+            return None
+        return cls(kl, moved, max(d.kl_nats for each in prompts for d in each))
+
+
+def as_document(result: BenchResult) -> dict[str, Any]:
+    """What a bench adds up to, as one JSON document; docs/bench-file.md explains its fields."""
+    header, complete, result = result.header, result.complete, result.finished
+    return {
+        "kind": "paceline bench summary",
+        "command": list(header.command),
+        "complete": complete,
+        "machine": dict(header.machine),
+        "bandwidth_bytes_per_s": header.bandwidth_bytes_per_s,
+        "workload": dict(header.workload),
+        "failed": dict(result.failed),
+        "max_tokens": header.max_tokens,
+        "repeats": header.repeats,
+        "configurations": [_summary(result, one) for one in result.configurations],
+        "runs": [_run_summary(result, run) for run in result.runs],
+    }
+
+
+def _summary(result: BenchResult, one: Described) -> dict[str, Any]:
+    name, far = one.name, result.departure(one.name)
+    return one.as_json() | {
+        "exact": not one.lossy,
+        "gives_up": one.gives_up or None,
+        "departure": far and asdict(far),
+        "figures": result.figures(name).as_json(),
+        "times_plain": _ratio_document(result.ratio(name)),
+        "times_plain_by_category": {
+            category: _ratio_document(result.ratio(name, category))
+            for category in result.categories
+        },
+        "cpu_s": result.cpu_s(name),
+        "peak_memory_bytes": result.peak_memory_bytes(name),
+        "bytes_per_s": result.bytes_per_s(name),
+    }
+
+
+def _ratio_document(ratio: Ratio | None) -> dict[str, Any] | None:
+    return None if ratio is None else asdict(ratio)
+
+
+def _run_summary(result: BenchResult, run: Run) -> dict[str, Any]:
+    row = run.as_json()
+    for long in ("tokens", "ends", "departures", "rounds"):
+        del row[long]
+    return row | {
+        "output_tokens": len(run.tokens),
+        "figures": run.figures.as_json(),
+        "exact": not result.configuration(run.configuration).lossy,
+        "departure": run.departure and run.departure.as_json(),
+    }

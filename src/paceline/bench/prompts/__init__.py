@@ -1,0 +1,1 @@
+"""The prompts a bench decodes: built-in, files and logs."""

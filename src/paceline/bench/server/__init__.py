@@ -1,0 +1,1 @@
+"""Benches live servers over HTTP, one alone or two against each other."""

@@ -1,1 +1,0 @@
-"""Draft models made from their target: fewer layers, fewer tokens."""

@@ -1,0 +1,1 @@
+"""Drafts whose model has another tokenizer than the target."""

@@ -1,0 +1,112 @@
+"""A model with another tokenizer, drafting among the tokens that both vocabularies have.
+
+Timor et al. 2025 (Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for
+Heterogeneous Vocabularies), token-level intersection: the draft's law is restricted to the common
+tokens and renormalised, and a token is drawn from exactly that; the rest is speculative sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as AbstractSequence
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from paceline.drafts.base import Context
+from paceline.drafts.cross_tokenizer.translated import TranslatedDraft
+from paceline.drafts.cross_tokenizer.vocabulary import overlap
+from paceline.drafts.options import read_options
+from paceline.drafts.stepwise import draw_on
+from paceline.engines.base import Engine
+from paceline.errors import NumericError
+from paceline.sampling.distribution import Law, checked_maximum
+from paceline.sampling.processors import is_plain, law_of, process_logits
+from paceline.types import Array, Proposal
+
+
+class SharedDraft(TranslatedDraft):
+    """Proposals of tokens that both vocabularies have, each with the law it was drawn from.
+
+    The draft's logits are restricted before anything else and laid out by the target's ids, so
+    that penalties, masks, temperature and filters are the target's own, on the target's history.
+    Restricting first is what keeps a filter from leaving nothing; at a bare temperature it is the
+    same as restricting the law.
+
+    Raises PairError if next to nothing is common, or if the draft's vocabulary map is not for this
+    target.
+    """
+
+    name = "shared"
+    summary = "a model with another tokenizer, among the tokens both have; needs its file or name"
+
+    continues = True
+
+    def __init__(self, engine: Engine, target: Engine) -> None:
+        self._common = overlap(target, engine)
+        super().__init__(engine, target, self._common.fit)
+        self._size = target.vocabulary_size
+        ours, theirs = self._common.target.tolist(), self._common.draft.tolist()
+        self._draft_id = dict(zip(ours, theirs, strict=True))
+        self._indices: tuple[Array, Array] | None = None
+
+    @classmethod
+    def create(cls, target: Engine, **options: Any) -> SharedDraft:
+        engine = options.pop("engine", None)
+        assert isinstance(engine, Engine), "the specification names a model"
+        return cls(engine, target, **read_options(cls.name, options, {}))
+
+    def propose(
+        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
+    ) -> list[Proposal]:
+        return draw_on(self, contexts, limits)
+
+    def next_laws(
+        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
+    ) -> list[Law | None]:
+        rows = self._rows(contexts, [self._translated(tokens) for tokens in drafted])
+        return [
+            None if row is None else self._law(context, row, tokens)
+            for context, row, tokens in zip(contexts, rows, drafted, strict=True)
+        ]
+
+    def _translated(self, drafted: AbstractSequence[int]) -> list[int]:
+        found: list[int] = []
+        for token in drafted:
+            own = self._draft_id.get(token)
+            found += self.reader.read([token]) if own is None else [own]
+        return found
+
+    def _law(self, context: Context, row: Array, drafted: AbstractSequence[int]) -> Law | None:
+        """The law, over the target's ids, of a raw row of the draft, shape (its vocabulary_size,).
+        None where the masks leave the draft no token; the target may never come there."""
+        ours, theirs = self._indices_like(row)
+        logits = row[theirs]
+        where = f"of the draft after {len(context.history) + len(drafted)} tokens"
+        try:
+            checked_maximum(logits, where)
+        except NumericError as error:
+            self._lose(self._states[context], error.fact)
+            return None
+        if not is_plain(context.sampling):
+            xp = array_namespace(row)
+            laid_out = xp.full((self._size,), float("-inf"), dtype=row.dtype, device=device(row))
+            laid_out[ours] = logits
+            logits = process_logits(
+                laid_out, context.sampling, context.history, drafted, context.stop_tokens
+            )[ours]
+            if float(xp.max(logits)) == float("-inf"):
+                return None
+        law = law_of(logits, context.sampling, where)
+        if law.single is not None:
+            return Law.one_hot(int(self._common.target[law.single]))
+        return Law(law.probs, ours if law.tokens is None else ours[law.tokens])
+
+    def _indices_like(self, row: Array) -> tuple[Array, Array]:
+        """The common tokens' ids, the target's and the draft's, where the draft's rows are."""
+        if self._indices is None:
+            xp, place = array_namespace(row), device(row)
+            self._indices = (
+                xp.asarray(self._common.target, device=place),
+                xp.asarray(self._common.draft, device=place),
+            )
+        return self._indices

@@ -1,1 +1,0 @@
-"""When a draft pays: costs, survival, break-even, the policy, and a simulator. Sees no model."""

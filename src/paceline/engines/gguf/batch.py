@@ -1,0 +1,96 @@
+"""The arrays of a llama_batch, filled by slices instead of token by token."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as AbstractSequence
+from dataclasses import dataclass
+
+from paceline.engines.gguf.llama_cpp import llama_cpp
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive tokens of a sequence from `position` on; `output` asks for their logits.
+
+    ids    under which llama.cpp shall know them; None are the sequence's own
+    """
+
+    slot: int
+    position: int
+    tokens: AbstractSequence[int]
+    output: bool
+    ids: tuple[int, ...] | None = None
+
+
+class Batch:
+    """A llama_batch of at most `size` tokens over arrays of its own.
+
+    ids    how many ids a sequence has; the `slot`-th has those from `slot * ids` on
+    """
+
+    def __init__(self, size: int, ids: int) -> None:
+        self.size = size
+        self._id_count = ids
+        # Arrays of ctypes take a slice of a list faster than those of numpy.
+        self._tokens = (ctypes.c_int32 * size)()
+        self._positions = (ctypes.c_int32 * size)()
+        self._counts = (ctypes.c_int32 * size)(*[ids] * size)
+        self._ids = (ctypes.c_int32 * (size * ids))()
+        self._outputs = (ctypes.c_int8 * size)()
+        pointer = ctypes.POINTER(ctypes.c_int32)
+        first, step = ctypes.addressof(self._ids), ids * ctypes.sizeof(ctypes.c_int32)
+        self._own_rows = [ctypes.cast(first + step * number, pointer) for number in range(size)]
+        self._rows = (pointer * size)(*self._own_rows)
+        self._other: dict[int, ctypes.Array[ctypes.c_int32]] = {}  # ids that are not the slot's own
+        self.struct = llama_cpp.llama_batch(
+            token=self._tokens,
+            pos=self._positions,
+            n_seq_id=self._counts,
+            seq_id=self._rows,
+            logits=self._outputs,
+        )
+
+    def fill(self, spans: Iterable[Span]) -> Iterator[int]:
+        """Put the spans' tokens in, in order, as often as it takes: yields, each time `struct` is
+        ready for a llama_decode, how many of its tokens ask for logits."""
+        used = outputs = 0
+        for span in spans:
+            first, total = 0, len(span.tokens)
+            while first < total:
+                count = min(total - first, self.size - used)
+                self._put(used, span, first, count)
+                used, first = used + count, first + count
+                outputs += count if span.output else 0
+                if used == self.size:
+                    self.struct.n_tokens = used
+                    yield outputs
+                    used = outputs = 0
+        if used:
+            self.struct.n_tokens = used
+            yield outputs
+
+    def _put(self, at: int, span: Span, first: int, count: int) -> None:
+        end, ids, start = at + count, self._id_count, span.position + first
+        self._tokens[at:end] = [*map(int, span.tokens[first : first + count])]
+        self._positions[at:end] = [*range(start, start + count)]
+        self._outputs[at:end] = [span.output] * count
+        if self._other:
+            self._restore(at, end)
+        if span.ids is None:
+            own = [*range(span.slot * ids, (span.slot + 1) * ids)]
+            self._ids[at * ids : end * ids] = own * count
+            return
+        shared = (ctypes.c_int32 * len(span.ids))(*span.ids)
+        for place in range(at, end):
+            self._other[place] = shared  # kept alive as long as the batch points to it
+            self._counts[place] = len(span.ids)
+            self._rows[place] = ctypes.cast(shared, ctypes.POINTER(ctypes.c_int32))
+
+    def _restore(self, at: int, end: int) -> None:
+        """Let places point to their own ids again."""
+        for place in range(at, end):
+            if self._other.pop(place, None) is not None:
+                self._counts[place] = self._id_count
+                self._rows[place] = self._own_rows[place]

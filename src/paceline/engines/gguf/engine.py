@@ -1,0 +1,376 @@
+"""GGUF models through llama.cpp, by llama-cpp-python's low-level interface."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as AbstractSequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
+from paceline.engines.cpu import default_threads
+from paceline.engines.gguf import log as log
+from paceline.engines.gguf.batch import Batch, Span
+from paceline.engines.gguf.llama_cpp import llama_cpp, openmp_wait
+from paceline.engines.gguf.load import (
+    BATCH_TOKENS,
+    FORWARD_TOKENS,
+    Context,
+    load_model,
+    make_context,
+    trained_context,
+)
+from paceline.engines.gguf.tokenizer import LlamaCppTokenizer
+from paceline.engines.tokenizer_only import TokenizerOnly
+from paceline.errors import ModelError, SettingError
+from paceline.types import Array, path_of
+
+
+class LlamaCppSequence(Sequence):
+    """The `slot`-th sequence of the engine's cache."""
+
+    def __init__(self, engine: LlamaCppEngine, slot: int) -> None:
+        super().__init__()
+        self.engine = engine
+        self.slot = slot
+
+    def _fork(self) -> LlamaCppSequence:
+        twin = self.engine.open()
+        try:
+            self.engine.copy(self.slot, twin.slot, self.length)
+        except ModelError:
+            twin.close()
+            raise
+        twin.tokens = list(self.tokens)
+        return twin
+
+    def _rewind(self, length: int) -> None:
+        self.engine.forget_tree(self.slot)
+        self.engine.truncate(self.slot, length)
+
+    def _keep(self, length: int, path: AbstractSequence[int]) -> None:
+        self.engine.keep_branch(self.slot, length, path)
+
+    def _close(self) -> None:
+        self.engine.forget_tree(self.slot)
+        self.engine.release(self.slot)
+
+
+class LlamaCppEngine(Engine):
+    """A GGUF model in llama.cpp.
+
+    Rows of logits are views into llama.cpp's own buffer: they hold until the next score or close.
+    """
+
+    name = "llamacpp"
+    needs = "pip install paceline[llamacpp]; GGUF files of decoders"
+
+    tokenizer: LlamaCppTokenizer
+
+    def __init__(self, model: Any, context: Context, label: str) -> None:
+        """Takes over the pointers of `load_model` and `make_context`. Use `load`."""
+        self.model = label
+        self.tokenizer = LlamaCppTokenizer(model, label)
+        self.vocabulary_size = self.tokenizer.size
+        self.capabilities = Capabilities(
+            context_size=context.context_size,
+            max_sequences=context.max_sequences,
+            trees=context.branch_ids > 0,
+        )
+        self._facts = _facts(model, context, label)
+        self._context = context.pointer
+        self._memory = llama_cpp.llama_get_memory(context.pointer)
+        self._ids = context.ids_per_sequence
+        self._batch = Batch(BATCH_TOKENS, self._ids)
+        first = context.max_sequences * self._ids
+        self._branch_ids = [*range(first, first + context.branch_ids)]
+        self._trees: dict[int, Tree] = {}  # by slot, the trees that are held
+        self._views: dict[tuple[int, int], Array] = {}  # making one takes longer than finding it
+        self._free_slots = list(range(context.max_sequences))
+        self._free = weakref.finalize(self, _free, context.pointer, model)
+
+    @classmethod
+    def load(
+        cls,
+        target: str,
+        *,
+        context_size: int | None = None,
+        max_sequences: int = 1,
+        threads: int | None = None,
+        **options: Any,
+    ) -> LlamaCppEngine:
+        """Load a GGUF file.
+
+        context_size     most tokens of a sequence; by default what the model was trained for, at
+                         most 4096
+        max_sequences    sequences that can be open at once, each of context_size tokens
+        threads          by default one for each physical core this process may use
+
+        Raises ModelError for a file that is no sound GGUF, a model whose state can't be rewound
+        (recurrent, hybrid, encoder, diffusion) and a cache that doesn't fit in memory;
+        SettingError for a number out of range or an unknown option.
+        """
+        if options:
+            raise SettingError(
+                f"The llamacpp engine has no option {min(options)!r}.",
+                "It takes context_size, max_sequences and threads.",
+            )
+        path = Path(target)
+        model = load_model(path)
+        try:
+            threads = default_threads() if threads is None else threads
+            context = make_context(model, context_size, max_sequences, threads)
+        except BaseException:
+            llama_cpp.llama_model_free(model)
+            raise
+        engine = cls(model, context, path.name)
+        engine.place = path.absolute()
+        return engine
+
+    @classmethod
+    def load_tokenizer(cls, target: str) -> TokenizerOnly:
+        """Raises ModelError as `load` does."""
+        path = Path(target)
+        model = load_model(path, vocabulary_only=True)
+        tokenizer = LlamaCppTokenizer(model, path.name)
+
+        def free() -> None:
+            tokenizer.close()
+            llama_cpp.llama_model_free(model)
+
+        trained = trained_context(model)
+        size, place = tokenizer.size, path.absolute()
+        return TokenizerOnly(cls.name, path.name, tokenizer, size, place, free, trained)
+
+    def open(self) -> LlamaCppSequence:
+        self._check_open()
+        if not self._free_slots:
+            raise too_many_sequences(self.capabilities.max_sequences)
+        return LlamaCppSequence(self, self._free_slots.pop(0))
+
+    def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
+        self._check_open()
+        try:
+            for job in jobs:
+                if job.parents is not None:
+                    self._begin_tree(job)
+            rows = self._decode(_spans(jobs, self._trees), sum(job.rows for job in jobs))
+        except BaseException:  # an interrupt between two decodes too
+            for job in jobs:
+                self.forget_tree(_slot(job))
+                self.truncate(_slot(job), job.sequence.length)
+            raise
+        logits, first = [], 0
+        for job in jobs:
+            logits.append(rows[first : first + job.rows])
+            first += job.rows
+        return logits
+
+    def _decode(self, spans: list[Span], rows: int) -> Array:
+        """The logits that the spans ask for, in their order: shape (rows, vocabulary_size)."""
+        log.forget()
+        kept, done = None, 0
+        for outputs in self._batch.fill(spans):
+            status = llama_cpp.llama_decode(self._context, self._batch.struct)
+            if status:
+                raise ModelError(
+                    f"llama.cpp could not score {sum(len(s.tokens) for s in spans)} tokens: "
+                    f"llama_decode returned {status} ({log.reason()}).",
+                    "Feed fewer tokens at once, or load the model again.",
+                )
+            if outputs == rows:
+                return self._logits(rows)
+            if outputs:  # the next decode will write over them
+                kept = np.empty((rows, self.vocabulary_size), np.float32) if kept is None else kept
+                kept[done : done + outputs] = self._logits(outputs)
+                done += outputs
+        return kept
+
+    def _logits(self, rows: int) -> Array:
+        """The last decode's logits, where they lie. llama.cpp puts them in the batch's order."""
+        place = ctypes.addressof(llama_cpp.llama_get_logits(self._context).contents), rows
+        if place not in self._views:
+            self._views[place] = self._view(*place)
+        return self._views[place]
+
+    def _view(self, first: int, rows: int) -> Array:
+        buffer: Any = (ctypes.c_float * (rows * self.vocabulary_size)).from_address(first)
+        return np.frombuffer(buffer, np.float32).reshape(rows, self.vocabulary_size)
+
+    def _begin_tree(self, job: Job) -> None:
+        """Give each branch an id of its own, under which the trunk is held too."""
+        assert job.parents is not None
+        slot = _slot(job)
+        self._trees[slot] = tree = Tree(job.parents, self._branch_ids)
+        [first, *_] = self.numbers(slot)
+        for number in tree.leaves.values():
+            llama_cpp.llama_memory_seq_cp(self._memory, first, number, -1, -1)
+
+    def keep_branch(self, slot: int, length: int, path: AbstractSequence[int]) -> None:
+        """Hold the first `length` tokens and those on a tree's path, and forget its other
+        branches."""
+        number = self._trees[slot].ids[path[-1]][0]
+        for own in self.numbers(slot):
+            llama_cpp.llama_memory_seq_cp(self._memory, number, own, length, length + len(path))
+        self.forget_tree(slot)
+        self._check_held(slot, length + len(path))
+
+    def forget_tree(self, slot: int) -> None:
+        """Forget the branches of a tree, if the slot holds one."""
+        tree = self._trees.get(slot)
+        if tree is None or not self._free.alive:
+            return
+        while tree.leaves:  # one by one, so that an interrupt between two loses none
+            end, number = next(iter(tree.leaves.items()))
+            llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
+            self._branch_ids.append(number)
+            del tree.leaves[end]
+        del self._trees[slot]
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Take a sequence's tokens from index `length` on out of the cache."""
+        for number in self.numbers(slot):
+            if not llama_cpp.llama_memory_seq_rm(self._memory, number, length, -1):
+                raise ModelError(
+                    f"llama.cpp could not rewind {self.model} to {length} tokens.",
+                    "Choose a model whose state can be rewound.",
+                )
+        self._check_held(slot, length)
+
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Let the empty sequence `slot` hold the `length` tokens of `source` too."""
+        [first, *_] = self.numbers(source)
+        for number in self.numbers(slot):
+            llama_cpp.llama_memory_seq_cp(self._memory, first, number, -1, -1)
+        self._check_held(slot, length)
+
+    def _check_held(self, slot: int, length: int) -> None:
+        """Some models forget or can't copy without saying so; what is held then doesn't reach
+        from the first token to the last."""
+        for number in self.numbers(slot):
+            oldest = llama_cpp.llama_memory_seq_pos_min(self._memory, number)
+            newest = llama_cpp.llama_memory_seq_pos_max(self._memory, number)
+            if (oldest, newest) != ((0, length - 1) if length else (-1, -1)):
+                raise ModelError(
+                    f"llama.cpp holds tokens {oldest} to {newest} of a sequence of {length}.",
+                    f"{self.model} can't be rewound with this llama.cpp: choose another model.",
+                )
+
+    def numbers(self, slot: int) -> range:
+        """The ids under which llama.cpp knows a sequence."""
+        self._check_open()
+        return range(slot * self._ids, (slot + 1) * self._ids)
+
+    def release(self, slot: int) -> None:
+        """Make a slot free and empty again."""
+        if self._free.alive:
+            self.truncate(slot, 0)
+            self._free_slots.append(slot)
+
+    def facts(self) -> dict[str, Any]:
+        return dict(self._facts)
+
+    def close(self) -> None:
+        self.tokenizer.close()
+        self._free()
+
+    def _check_open(self) -> None:
+        if not self._free.alive:
+            raise ValueError("the engine is closed")
+
+
+class Tree:
+    """A tree as llama.cpp can hold it: a branch for each leaf, every token in all branches that
+    pass through it.
+
+    leaves    the id of each leaf's branch
+    ids       of each token, those of the branches through it
+    """
+
+    def __init__(self, parents: tuple[int, ...], free: list[int]) -> None:
+        inner = set(parents)
+        ends = [index for index in range(len(parents)) if index not in inner]
+        if len(ends) > len(free):
+            raise ModelError(
+                f"A tree of {len(ends)} branches is more than the {len(free)} that are free.",
+                "Offer smaller trees, or decode fewer sequences at once.",
+            )
+        self.leaves = {end: free.pop() for end in ends}
+        through: list[list[int]] = [[] for _ in parents]
+        for end, number in self.leaves.items():
+            for index in path_of(parents, end):
+                through[index].append(number)
+        self.ids = [tuple(numbers) for numbers in through]
+        depths: list[int] = []
+        for parent in parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        self.depths = depths
+
+
+def _spans(jobs: AbstractSequence[Job], trees: Mapping[int, Tree]) -> list[Span]:
+    """First all tokens without rows, then all with: however long the prompts are, the rows then
+    come from the last decode, and stay where llama.cpp wrote them."""
+    heads: list[Span] = []
+    tails: list[Span] = []
+    for job in jobs:
+        for span in _job_spans(job, trees.get(_slot(job))):
+            (tails if span.output else heads).append(span)
+    return heads + tails
+
+
+def _job_spans(job: Job, tree: Tree | None) -> Iterator[Span]:
+    slot, start = _slot(job), job.sequence.length
+    silent, trunk, ids = len(job.tokens) - job.rows, job.trunk, None
+    if tree is not None:
+        own = job.sequence.engine.numbers(slot)  # type: ignore[attr-defined]
+        ids = (*own, *tree.leaves.values())
+    for first, end, output in ((0, min(silent, trunk), False), (silent, trunk, True)):
+        if first < end:
+            yield Span(slot, start + first, job.tokens[first:end], output, ids)
+    for index, token in enumerate(job.tokens[trunk:] if tree is not None else ()):
+        assert tree is not None
+        position = start + trunk + tree.depths[index]
+        yield Span(slot, position, [token], trunk + index >= silent, tree.ids[index])
+
+
+def _slot(job: Job) -> int:
+    slot: int = job.sequence.slot  # type: ignore[attr-defined]
+    return slot
+
+
+def _free(context: Any, model: Any) -> None:
+    llama_cpp.llama_free(context)
+    llama_cpp.llama_model_free(model)
+
+
+def _facts(model: Any, context: Context, label: str) -> dict[str, Any]:
+    window = context.window
+    return {
+        "engine": LlamaCppEngine.name,
+        "model": label,
+        "description": _description(model),
+        "device": "GPU if llama.cpp finds one" if llama_cpp.llama_supports_gpu_offload() else "cpu",
+        "llama_cpp_python": llama_cpp.__version__,
+        "llama_cpp": llama_cpp.llama_version().decode(),
+        "build": llama_cpp.llama_print_system_info().decode().strip(" |"),
+        "threads": context.threads,
+        "openmp_wait": openmp_wait(),
+        "context_size": context.context_size,
+        "max_sequences": context.max_sequences,
+        "forward_tokens": FORWARD_TOKENS,
+        "weights_bytes": llama_cpp.llama_model_size(model),
+        "cache_bytes": context.cache_bytes,
+        "cache_dtype": "float16",
+        "sliding_window_tokens": window.tokens if window else None,
+        "sliding_window_kept_whole_bytes": window.extra_bytes if window else 0,
+    }
+
+
+def _description(model: Any) -> str:
+    buffer = ctypes.create_string_buffer(128)
+    llama_cpp.llama_model_desc(model, buffer, len(buffer))
+    return buffer.value.decode("utf-8", errors="replace")

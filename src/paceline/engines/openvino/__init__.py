@@ -1,0 +1,1 @@
+"""OpenVINO models with paged attention."""

@@ -1,0 +1,1 @@
+"""Transformers models: one row of tokens, our attention over one preallocated cache."""

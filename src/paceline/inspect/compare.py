@@ -1,0 +1,168 @@
+"""A draft against the target that it is to draft for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paceline.errors import DataError
+from paceline.inspect.checkpoint import Checkpoint, Problem
+from paceline.inspect.files import read_config
+from paceline.inspect.read import read
+
+TOKENIZER = "tokenizer.json"
+WHOLE = ("vllm", "sglang", "tensorrt-llm")
+"""Engines that draft with a model of just the target's vocabulary."""
+LLAMA_SPREAD = 128
+"""Tokens by which llama.cpp lets two vocabularies differ (`common/speculative.cpp`); above, its
+server logs an error and serves without drafts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What a target says of a draft.
+
+    checkpoint         the draft, with what is wrong between the two added to its problems
+    target             the target, as `read` has it
+    layers             of the target
+    share_bytes        of the target's bytes that the draft adds; None where one isn't known
+    share_parameters   likewise
+    same_tokens        both bring a tokenizer.json, and their tokens are the same (or aren't); None
+                       if one brings none
+    """
+
+    checkpoint: Checkpoint
+    target: Checkpoint
+    layers: int | None
+    share_bytes: float | None
+    share_parameters: float | None
+    same_tokens: bool | None
+
+
+def compare(checkpoint: Checkpoint, path: str | Path) -> Comparison:
+    """Raises DataError where the target can't be read, or is a draft itself."""
+    target = read(path)
+    if target.kind not in ("model", "mtp"):
+        raise DataError(
+            f"{path} is no target but a draft ({target.kind}).", "Name the model that is decoded."
+        )
+    layers = _layers(target)
+    same = _same_tokens(checkpoint.path, target.path)
+    found = [
+        *_widths(checkpoint, target),
+        *_vocabularies(checkpoint, target, same),
+        *_aux(checkpoint, layers),
+    ]
+    problems = sorted((*checkpoint.problems, *found), key=lambda problem: not problem.fatal)
+    return Comparison(
+        checkpoint=replace(
+            checkpoint,
+            compared_vocabulary_size=target.vocabulary_size,
+            problems=tuple(problems),
+        ),
+        target=target,
+        layers=layers,
+        share_bytes=_share(checkpoint.bytes, target.bytes),
+        share_parameters=_share(checkpoint.parameters, target.parameters),
+        same_tokens=same,
+    )
+
+
+def _share(part: int | None, whole: int | None) -> float | None:
+    return part / whole if part and whole else None
+
+
+def _layers(target: Checkpoint) -> int | None:
+    if target.kind == "model":
+        return target.layers
+    if target.format == "gguf":
+        return None  # `layers` counts its MTP layers
+    config = read_config(target.path)
+    text = config.get("text_config")
+    found = (text if isinstance(text, dict) else config).get("num_hidden_layers")
+    return found if isinstance(found, int) else None
+
+
+def _widths(checkpoint: Checkpoint, target: Checkpoint) -> list[Problem]:
+    own, its = checkpoint.target_hidden_size, target.hidden_size
+    if None in (own, its) or own == its:
+        return []
+    return [
+        Problem(
+            f"It takes in states of {own:,} entries, and the target's have {its:,}.",
+            "It was made for another target.",
+            fatal=True,
+        )
+    ]
+
+
+def _vocabularies(checkpoint: Checkpoint, target: Checkpoint, same: bool | None) -> list[Problem]:
+    own, its = checkpoint.vocabulary_size, target.vocabulary_size
+    trained = checkpoint.kind != "model"
+    differ = own is not None and its is not None and own != its
+    found = []
+    if own is not None and its is not None and differ:
+        fact = f"It was made for a vocabulary of {own:,}, and the target's has {its:,}."
+        if trained:
+            found.append(Problem(fact, "It was made for another target.", fatal=True))
+        elif checkpoint.map is None:
+            far = abs(own - its) > LLAMA_SPREAD
+            found.append(
+                Problem(
+                    fact,
+                    "Draft with it in Paceline, which pairs tokens.",
+                    stops=(*WHOLE, "llama-server") if far else WHOLE,
+                )
+            )
+    if same is False and (trained or checkpoint.map is None):
+        fact = f"Its {TOKENIZER} has other tokens than the target's."
+        if trained:
+            found.append(Problem(fact, "It was made for another target.", fatal=True))
+        else:
+            cure = "Draft with it in Paceline, which pairs tokens by their bytes."
+            # transformers pairs tokens where the sizes differ, and takes equal ones for the same.
+            alike = () if differ else ("transformers",)
+            found.append(Problem(fact, cure, stops=(*WHOLE, "llama-server", *alike)))
+    return found
+
+
+def _aux(checkpoint: Checkpoint, layers: int | None) -> list[Problem]:
+    """A target of n layers has states 0 (its embedding) to n (behind its last layer)."""
+    if layers is None or all(0 <= one <= layers for one in checkpoint.aux_layers):
+        return []
+    return [
+        Problem(
+            f"It takes in the target's layers {', '.join(map(str, checkpoint.aux_layers))}, and "
+            f"the target has {layers}.",
+            "It was made for another target.",
+            fatal=True,
+        )
+    ]
+
+
+def _same_tokens(draft: Path, target: Path) -> bool | None:
+    one, other = draft / TOKENIZER, target / TOKENIZER
+    try:
+        if not (one.is_file() and other.is_file()):
+            return None
+        first, second = one.read_bytes(), other.read_bytes()
+    except OSError as error:
+        raise DataError(f"A {TOKENIZER} can't be read: {error}.", "Check it.") from None
+    return first == second or _tokens(first, one) == _tokens(second, other)
+
+
+def _tokens(text: bytes, path: Path) -> dict[str, int]:
+    """Ids by token, added ones included."""
+    try:
+        document = json.loads(text)
+        vocabulary = document["model"]["vocab"]
+        if isinstance(vocabulary, list):  # unigram models list tokens with their scores
+            vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
+        added = {entry["content"]: entry["id"] for entry in document.get("added_tokens") or []}
+        tokens = {**vocabulary, **added}
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        tokens = {}
+    if not tokens or not all(type(number) is int for number in tokens.values()):
+        raise DataError(f"{path} is no tokenizer.", "Fetch it again.")
+    return tokens

@@ -1,1 +1,0 @@
-"""Measuring on a user's own prompts: what a draft brings, and whether it changed anything."""

@@ -1,0 +1,1 @@
+"""A decision from anything measured, as a document that the exports read."""

@@ -1,0 +1,189 @@
+"""A plan in words: the decision first, then the arithmetic; and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from paceline.plan.break_even import MATCHES, Best, DraftPlan, Plan
+from paceline.policy.break_even import best_limit
+from paceline.policy.costs import Costs
+from paceline.policy.warnings import cost_words
+
+_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 32)
+_TYPICAL = 0.8  # acceptance that the decision speaks of when none was given
+
+
+def sentence(plan: Plan) -> str:
+    """The decision."""
+    clauses = [(_advised(plan, draft), _clause(plan, draft)) for draft in plan.drafts]
+    # What to do comes before what not to do.
+    words = [clause for _, clause in sorted(clauses, key=lambda pair: not pair[0])]
+    if not any(advised for advised, _ in clauses):
+        words.insert(0, "decode plainly")
+    text = "; ".join(words)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def lines(plan: Plan) -> list[str]:
+    """The arithmetic."""
+    t1_s = plan.costs.forward_s(1)
+    found = [
+        f"target    {target_words(plan.costs)}",
+        f"costs     {plan.costs.source}",
+        f"plain     {1e3 * t1_s:.2f} ms a forward of one row, T(1); "
+        f"{1e3 * plan.costs.overhead_s:.2f} ms a round outside forwards",
+        "",
+        *_r_table(plan.costs, plan.drafts[0].priced.most),
+    ]
+    for draft in plan.drafts:
+        found += ["", *_draft_lines(draft)]
+    return found
+
+
+def as_document(plan: Plan) -> dict[str, Any]:
+    """As JSON."""
+    return {
+        "kind": "paceline break-even",
+        "decision": sentence(plan),
+        "target": dict(plan.costs.key),
+        "source": plan.costs.source,
+        "t1_s": plan.costs.forward_s(1),
+        "overhead_s": plan.costs.overhead_s,
+        "r": {w: plan.costs.r(w) for w in range(1, plan.drafts[0].priced.most + 2)},
+        "drafts": [_draft_document(draft) for draft in plan.drafts],
+    }
+
+
+def target_words(costs: Costs) -> str:
+    """Model, engine and machine, as far as the key tells them."""
+    key = costs.key
+    name = str(key.get("model") or "a model")
+    with_ = f" with {key['engine']}" if key.get("engine") else ""
+    machine = key.get("cpu") if key.get("device") in (None, "cpu") else key["device"]
+    return f"{name}{with_} on {machine}" if machine else f"{name}{with_}"
+
+
+def price_words(draft: DraftPlan) -> str:
+    """What a drafted token costs."""
+    if draft.free:
+        return "a drafted token costs nothing"
+    return f"a drafted token costs {draft.priced.draft_cost:.2f} of a target pass"
+
+
+def _advised(plan: Plan, draft: DraftPlan) -> bool:
+    """Whether the decision is to draft with it."""
+    if plan.given or not draft.matches:
+        return draft.can_pay and (not plan.given or any(best.limit for best in draft.best.values()))
+    return any(best.limit for best in draft.matches)
+
+
+def no_hope_words(draft: DraftPlan) -> str:
+    """Why a draft can't pay however often it is right."""
+    priced = cost_words(draft.priced)
+    if draft.least is None:
+        return f"{draft.title} can't pay here: {priced}, break-even acceptance is above 1"
+    return (
+        f"{draft.title} can't pay here: {priced}, so always right it would give {draft.hope:.2f} "
+        "times plain"
+    )
+
+
+def _clause(plan: Plan, draft: DraftPlan) -> str:
+    if draft.least is None or not draft.can_pay:
+        return no_hope_words(draft)
+    limit, least = draft.least
+    soonest = f"break-even acceptance is {least:.2f}, with {_tokens(limit)}"
+    if not _advised(plan, draft):
+        what = f"at acceptance {_list(plan.acceptances)}" if plan.given else "even on long matches"
+        return f"{draft.title} doesn't pay {what}: {soonest}"
+    if draft.matches and not plan.given:
+        return f"draft with {draft.title}, {_by_match(draft.matches)}"
+    if plan.given:
+        return f"draft with {draft.title}, {_by_acceptance(draft.best.values())}, and {soonest}"
+    return f"draft with {draft.title} where more than {least:.2f} is accepted{_example(draft)}"
+
+
+def _example(draft: DraftPlan) -> str:
+    priced = draft.priced
+    limit, times = best_limit(
+        _TYPICAL, priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead
+    )
+    if not limit:
+        return ""
+    return f": at {_TYPICAL:.2f}, {_tokens(limit)} a round give {times:.2f} times plain"
+
+
+def _by_match(matches: Sequence[Best]) -> str:
+    """Limits with the lengths of match they are for, equal ones together."""
+    by_limit: dict[int, list[str]] = {}
+    for best in matches:
+        by_limit.setdefault(best.limit, []).append(best.case)
+    words = [
+        f"{_tokens(limit) if limit else 'none'} on {' and '.join(cases)} matches"
+        for limit, cases in by_limit.items()
+    ]
+    return f"{', '.join(words)} (up to {max(b.times_plain for b in matches):.2f} times plain)"
+
+
+def _by_acceptance(found: Iterable[Best]) -> str:
+    return ", ".join(
+        f"{_tokens(best.limit)} at acceptance {best.case} ({best.times_plain:.2f} times plain)"
+        if best.limit
+        else f"none at {best.case}"
+        for best in found
+    )
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'' if count == 1 else 's'}"
+
+
+def _list(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def _r_table(costs: Costs, most: int) -> list[str]:
+    widths = [width for width in _WIDTHS if width <= most + 1]
+    return [
+        "rows w    " + " ".join(f"{width:>5}" for width in widths),
+        "r(w)      " + " ".join(f"{costs.r(width):>5.2f}" for width in widths),
+    ]
+
+
+def _draft_lines(draft: DraftPlan) -> list[str]:
+    found = [f"{draft.title}: {price_words(draft)}"]
+    if not draft.free:
+        found.append(f"  costs: {draft.source}")
+    bounds = {name: f"{name}, {low} to {high}" for name, low, high in MATCHES}
+    if draft.matches:
+        found += ["  match, in tokens     best limit  times plain, while it lasts"]
+        found += [_row(bounds[best.case], best) for best in draft.matches]
+    found += ["  acceptance           best limit  times plain"]
+    found += [_row(best.case, best) for best in draft.best.values()]
+    shown = "  ".join(
+        f"{limit}: {'never' if least is None else f'{least:.2f}'}"
+        for limit, least in draft.break_even.items()
+    )
+    return [*found, f"  break-even acceptance by limit   {shown}"]
+
+
+def _row(case: str, best: Best) -> str:
+    return f"  {case:<20} {best.limit:>10}  {best.times_plain:>11.2f}"
+
+
+def _draft_document(draft: DraftPlan) -> dict[str, Any]:
+    return {
+        "name": draft.name,
+        "title": draft.title,
+        "source": draft.source,
+        "draft_cost": draft.priced.draft_cost,
+        "can_pay": draft.can_pay,
+        "least": None
+        if draft.least is None
+        else {"limit": draft.least[0], "acceptance": draft.least[1]},
+        "best": [{**asdict(best), "acceptance": a} for a, best in draft.best.items()],
+        "matches": [asdict(best) for best in draft.matches],
+        "break_even": draft.break_even,
+    }

@@ -1,0 +1,129 @@
+"""From costs alone to a plan: of one draft, at an acceptance that the user assumes; or of none,
+where no draft could pay however often it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.errors import SettingError
+from paceline.plan.break_even import DraftPlan, Plan
+from paceline.plan.break_even_text import no_hope_words
+from paceline.plan.decide_parts import batch_words, draft_of, target_of, unplaced
+from paceline.plan.document import (
+    Draft,
+    Expected,
+    Gain,
+    Measured,
+    PlanDocument,
+)
+from paceline.policy.adaptive import LEAST_GAIN
+from paceline.policy.break_even import expected_tokens
+
+_MEASURE = "Or measure it: `paceline bench`, then `paceline plan --from FILE`."
+
+
+def decide_costs(
+    plan: Plan,
+    target: Mapping[str, Any],
+    drafts: Mapping[str, Mapping[str, Any]],
+    *,
+    file: str | None = None,
+) -> PlanDocument:
+    """The best limit at the acceptance that was given, if it would gain 5 % or more.
+
+    plan      of at most one acceptance, unless no draft can pay
+    target    its facts, or the key of its costs
+    drafts    facts by the names that the plan has
+    file      of the costs, if they were read from one
+
+    Raises SettingError where the decision hangs on an acceptance, and not exactly one was given,
+    for exactly one draft that could pay: what is assumed is for the user to say.
+    """
+    hopeless = [f"{no_hope_words(draft)}." for draft in plan.drafts if not draft.can_pay]
+    if len(hopeless) == len(plan.drafts):
+        return _document(plan, target, None, 0, Expected(), ["Plain decoding.", *hopeless], file)
+    draft, acceptance = _assumed(plan)
+    best = draft.best[acceptance]
+    why = [
+        f"It rests on an acceptance of {acceptance:g} at every position, which was assumed, not "
+        "measured.",
+        *hopeless,
+    ]
+    if best.times_plain < LEAST_GAIN:
+        little = (
+            f"Plain decoding: {draft.name} would come to {best.times_plain:.2f} times plain at its "
+            "best limit, and less than 5 % is more than prices can tell."
+        )
+        return _document(plan, target, None, 0, Expected(), [little, *why], file)
+    if draft.free:
+        why.append(
+            f"{draft.name} offers something where the text repeats itself only: in rounds with a "
+            f"draft it is {best.times_plain:.2f} times plain, and how many those are no costs tell."
+        )
+    why += [batch_words(1), *unplaced({draft.name: drafts[draft.name]})]
+    expected = _expected(draft, acceptance, best.limit, best.times_plain)
+    chosen = draft_of(draft.name, drafts[draft.name])
+    return _document(plan, target, chosen, best.limit, expected, why, file)
+
+
+def _assumed(plan: Plan) -> tuple[DraftPlan, float]:
+    """The one draft that can pay, and the one acceptance."""
+    able = [draft for draft in plan.drafts if draft.can_pay]
+    if len(able) > 1:
+        raise SettingError(
+            f"There are {len(able)} drafts that could pay ({', '.join(d.name for d in able)}), "
+            "each of which is accepted in its own way.",
+            f"Plan for one of them, with -d. {_MEASURE}",
+        )
+    if not plan.given or len(plan.acceptances) != 1:
+        given = "none is" if not plan.given else f"{len(plan.acceptances)} are"
+        raise SettingError(
+            f"Whether {able[0].name} pays hangs on how often it is accepted, and {given} given.",
+            f"Assume one with --acceptance. {_MEASURE}",
+        )
+    return able[0], plan.acceptances[0]
+
+
+def _expected(draft: DraftPlan, acceptance: float, limit: int, gain: float) -> Expected:
+    """Of a draft without a price the rounds that offer something are known, the whole isn't."""
+    tokens, priced = expected_tokens(acceptance, limit), draft.priced
+    seconds = priced.r(limit + 1) + limit * priced.draft_cost + priced.overhead
+    return Expected(
+        acceptance_at=tuple(acceptance**at for at in range(1, limit + 1)),
+        tokens_per_round=None if draft.free else tokens,
+        tokens_per_drafted_round=tokens,
+        acceptance_rate=(tokens - 1) / limit,
+        break_even_tokens=seconds / (1 + priced.overhead),
+        gain=None if draft.free else Gain(value=gain),
+    )
+
+
+def _document(
+    plan: Plan,
+    target: Mapping[str, Any],
+    draft: Draft | None,
+    limit: int,
+    expected: Expected,
+    why: list[str],
+    file: str | None,
+) -> PlanDocument:
+    costs = plan.costs
+    remarks = ["Predicted from costs alone, nothing was decoded.", *why]
+    if not costs.complete:
+        remarks.append("Measuring the costs was interrupted: wider forwards may be missing.")
+    return PlanDocument(
+        target=target_of(target),
+        draft=draft,
+        limit=limit,
+        mean_limit=None if draft is None or expected.gain is None else float(limit),
+        expected=expected,
+        measured=Measured(
+            source="costs", file=file, machine={"source": costs.source, **_key(costs.key)}
+        ),
+        remarks=tuple(remarks),
+    )
+
+
+def _key(key: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in key.items() if name != "model"}

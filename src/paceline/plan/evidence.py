@@ -1,0 +1,80 @@
+"""A file that a plan can be made from, told by its kind: a bench, a run on live servers, or a
+replay's document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from paceline.bench.local import file as run_file
+from paceline.bench.local.file import read_result
+from paceline.bench.local.result import BenchResult
+from paceline.bench.server import result as endpoint_result
+from paceline.bench.server.file import read_endpoint_result
+from paceline.bench.server.result import EndpointResult
+from paceline.errors import DataError
+from paceline.plan import decide_replay
+
+Evidence = BenchResult | EndpointResult | Mapping[str, Any]
+"""A mapping is a replay's document."""
+
+_CURE = (
+    "Give a file of `paceline bench -o`, with --endpoint or without, or what `paceline replay "
+    "--json` prints."
+)
+_CURES: Mapping[Any, str] = {
+    "paceline bench summary": "It lacks the rounds: give the file that `paceline bench -o` wrote.",
+    "paceline rounds": "Give the bench that it was recorded with, or `paceline replay --json`.",
+    "paceline costs": "Plan from costs with --costs FILE.",
+    "paceline break-even": "Plan from the costs themselves, with --costs FILE or TARGET.",
+    "paceline plan": "It is a plan already.",
+}
+
+
+def read_evidence(path: str) -> Evidence:
+    """Raises DataError for a file that can't be read, and for one of another kind, saying which."""
+    first = _first_value(path)
+    kind = first.get("kind") if isinstance(first, Mapping) else None
+    if kind == run_file.KIND:
+        return read_result(path, cut_off_ends=True)
+    if kind == endpoint_result.KIND and "requests" not in first:
+        return read_endpoint_result(path)
+    if kind == decide_replay.KIND:
+        return dict(first)
+    what = f"a {kind!r}" if isinstance(kind, str) else "no file of Paceline's"
+    if kind == endpoint_result.KIND:
+        what += " as --json prints it"
+    raise DataError(f"{path} is {what}, and no plan can be made of it.", _CURES.get(kind, _CURE))
+
+
+def _first_value(path: str) -> Any:
+    """The first line's value; of a document on several lines, the document."""
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.readline()
+            if not _is_json(text):
+                text += file.read()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}.", _CURE) from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is no text.", _CURE) from None
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON: {error}.", _CURE) from None
+    except RecursionError:
+        raise DataError(f"{path} is nested too deeply.", _CURE) from None
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _no_number(written: str) -> NoReturn:
+    raise ValueError(f"{written} is no number")

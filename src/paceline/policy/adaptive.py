@@ -1,0 +1,427 @@
+"""Which draft to ask, and for how many tokens: whatever brings the most expected tokens per second,
+plain decoding included.
+
+It looks at measured costs, at rounds, at committed tokens, and at what foreseeable drafts would
+offer; never at a token that was drawn. So it may choose as it likes without touching the output law
+(docs/exactness.md, non-anticipation).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from paceline.policy.acceptance import (
+    MOST,
+    Shared,
+    Survival,
+    falling,
+    prior_by_place,
+    prior_of,
+    survival_of,
+)
+from paceline.policy.allocate import for_batch, for_drafted_batch, for_one, plain
+from paceline.policy.costs import Costs
+from paceline.policy.learned import LearnedCosts
+from paceline.policy.live import LiveCosts
+from paceline.policy.stats import Account
+from paceline.policy.warnings import Notices
+from paceline.types import Choice, Preview, Round
+
+if TYPE_CHECKING:
+    from paceline.decode.stream import Stream
+
+log = logging.getLogger("paceline")
+
+LEAST_GAIN = 1.05  # below this, plain decoding: wide forwards cost more in use than in a profile
+_PROBE_SHARE = 0.01  # of decoding time may go into finding out whether a priced draft pays now
+_HORIZON = 64  # tokens over which catching up is written off
+_PLAIN = Choice(None, 0)
+
+
+@dataclass(slots=True)
+class Source:
+    """A draft on offer, as the policy sees it.
+
+    foreseeable    `Draft.foreseeable`: free, and judged in every round whether asked or not
+    weighs         `Draft.weighs`: it says how much speaks for a proposal
+    prior          `Draft.prior`
+    branches       `Draft.branches`
+    forwards       `Draft.forwards`
+    costs          of the model that drafts; None for a draft without one, whose price is then
+                   learned from the rounds it takes
+    """
+
+    name: str
+    foreseeable: bool = False
+    weighs: bool = False
+    costs: Costs | None = None
+    prior: Sequence[float] | None = None
+    branches: bool = False
+    forwards: int | None = None
+
+
+@dataclass(slots=True)
+class _Learned:
+    """Seconds of one sequence's proposal, learned from the rounds that asked for one."""
+
+    ask_s: float = 0.0
+    seen: int = 0
+
+    def observe(self, seconds: float) -> None:
+        self.seen += 1
+        self.ask_s += max(0.2, 1 / self.seen) * (seconds - self.ask_s)
+
+
+@dataclass(slots=True)
+class _Priced:
+    """A source that has to be asked to be known, and what asking costs: by its costs, or learned
+    where it has none."""
+
+    source: Source
+    live: LiveCosts | None
+    learned: _Learned = field(default_factory=_Learned)
+    credit_s: float = 0.0  # saved up for the next probe
+
+    def seconds(self, sequences: int, limit: int, behind: int) -> float:
+        """Of proposing `limit` tokens for `sequences` that together have `behind` to read."""
+        if self.live is None:
+            return self.learned.ask_s * sequences
+        step = self.live.steps_s(sequences)[sequences]
+        forwards = limit if self.source.forwards is None else min(limit, self.source.forwards)
+        return self.live.feed_s(max(1, behind)) + (forwards - 1) * step
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What the policy keeps of one stream."""
+
+    survivals: dict[str, Survival]
+    length: int = 0  # committed tokens when the choice was made
+    rounds: int = 0
+    previews: list[tuple[Survival, Preview]] = field(default_factory=list)
+
+
+_Option: TypeAlias = tuple[str, list[float]]
+"""A source for one stream, and its survival by position, as far as it may be asked."""
+
+
+class MeasuredPolicy:
+    """The default policy: measured costs, counted survival, and 0 as one of the limits.
+
+    costs      of the target; learned ones where nobody could profile it
+    sources    the drafts on offer
+    frozen     keep to the costs as recorded: the same choices in every run
+    most       most tokens of a proposal
+
+    One policy may serve many requests, one after another or together; what it has counted in one
+    is where the next begins.
+    """
+
+    def __init__(
+        self,
+        costs: Costs | LearnedCosts,
+        sources: Sequence[Source],
+        *,
+        frozen: bool = False,
+        most: int = MOST,
+        say: Callable[[str], None] = log.warning,
+    ) -> None:
+        self.costs = costs if isinstance(costs, LearnedCosts) else LiveCosts(costs, frozen=frozen)
+        self.profiled = costs if isinstance(costs, Costs) else None
+        self.account = Account()
+        self.frozen = frozen
+        self._most = min(most, MOST)
+        self._foreseeable = [source.name for source in sources if source.foreseeable]
+        self._sources = {source.name: source for source in sources}
+        self._shared: dict[tuple[str, float], Shared] = {}
+        self._last: list[Stream] = []
+        self._expected_s: dict[str, float] = {}
+        self._notices = Notices(say)
+        self._priced: dict[str, _Priced] = {}
+        for source in sources:
+            # What can't pay even if always right is not on offer.
+            if not source.foreseeable and not (
+                isinstance(costs, Costs)
+                and self._notices.cannot_pay(costs, source.name, source.costs)
+            ):
+                live = None if source.costs is None else LiveCosts(source.costs, frozen=frozen)
+                self._priced[source.name] = _Priced(source, live)
+
+    def fresh(self) -> MeasuredPolicy:
+        """A policy that has counted nothing yet, with the same live costs and learned prices."""
+        twin = copy(self)
+        twin.account, twin._shared, twin._last = Account(), {}, []
+        twin._priced = {name: replace(p, credit_s=0.0) for name, p in self._priced.items()}
+        return twin
+
+    def __call__(self, streams: Sequence[Stream]) -> list[Choice]:
+        """One choice per stream. Raises SettingError for a source that is none of its drafts."""
+        self.settle()
+        notes = [self._notes(stream) for stream in streams]
+        options = [self._options(s, n) for s, n in zip(streams, notes, strict=True)]
+        choices = self._choose(streams, options)
+        for stream, note in zip(streams, notes, strict=True):
+            note.length, note.rounds = len(stream.history), len(stream.rounds)
+        self._expected_s = {
+            name: self._expected(name, streams, choices)
+            for name, priced in self._priced.items()
+            if priced.live is not None
+        }
+        self._last = list(streams)
+        return choices
+
+    def _expected(self, name: str, streams: Sequence[Stream], choices: Sequence[Choice]) -> float:
+        """Seconds that a source's proposals of this round should take."""
+        asked = [
+            (stream.behind(name), choice.limit)
+            for stream, choice in zip(streams, choices, strict=True)
+            if choice.source == name and stream.prompt_is_read
+        ]
+        if not asked:
+            return 0.0
+        behind, limits = sum(b for b, _ in asked), [limit for _, limit in asked]
+        return self._priced[name].seconds(len(asked), max(limits), behind)
+
+    # What the last rounds taught.
+
+    def settle(self) -> None:
+        """Learn from the rounds since the last choice. The next choice does it by itself; call it
+        to bring `account` up to date after the last round."""
+        streams = [s for s in self._last if len(s.rounds) > s.policy_notes.rounds]
+        self._last = []
+        for stream in streams:
+            self._learn(stream, stream.policy_notes)
+        decoding = [stream.rounds[-1] for stream in streams if not stream.rounds[-1].prefill]
+        if not decoding or len(decoding) < decoding[0].batch:
+            return  # the forward also read prompts, whose rows cost otherwise
+        self._learn_prices(decoding)
+        rows = sum(round.width for round in decoding)
+        context = sum(round.context for round in decoding) // len(decoding)
+        self.costs.observe(rows, len(decoding), context, sum(r.verify_s for r in decoding))
+        self.costs.observe_overhead(rows, sum(round.other_s for round in decoding))
+        count = len(decoding)
+        round_s = self.costs.round_s(count, context)
+        if count < len(round_s):
+            for round in decoding:
+                self.account.add(round, round_s[count] * self.costs.drift / count)
+
+    def _learn_prices(self, decoding: Sequence[Round]) -> None:
+        """What drafting took, against what was due."""
+        for name, priced in self._priced.items():
+            rounds = [round for round in decoding if round.source == name]
+            seconds = sum(round.draft_s for round in rounds)
+            if not rounds or self.frozen:
+                continue
+            if priced.live is None:
+                priced.learned.observe(seconds / len(rounds))
+            elif all(round.proposed == round.limit for round in rounds):
+                priced.live.observe_whole(self._expected_s.get(name, 0.0), seconds)
+
+    def _learn(self, stream: Stream, notes: _Notes) -> None:
+        new = stream.history.tokens[notes.length :]
+        for survival, preview in notes.previews:
+            survival.judge(preview, new)
+        notes.previews = []
+        round = stream.rounds[-1]
+        if round.prefill:
+            return
+        for name, priced in self._priced.items():
+            if round.source != name:
+                priced.credit_s += _PROBE_SHARE * self._share_s(round)
+                continue
+            survival = notes.survivals[name]
+            if priced.source.branches:
+                path = range(round.accepted) if round.path is None else round.path
+                survival.learn_places(path, round.proposed)
+                short = round.proposed < round.limit
+            else:
+                survival.learn(0, round.accepted, min(round.proposed, round.accepted + 1))
+                short = round.accepted == round.proposed < round.limit
+            if short and not stream.finished:
+                survival.miss(round.proposed)
+            self._notices.collapsed(name, priced.source.costs, survival, stream.request.sampling)
+
+    def _share_s(self, round: Round) -> float:
+        """What a round took, in one sequence's share; by the costs where only they may decide."""
+        if not self.frozen:
+            return round.draft_s + round.verify_s + round.other_s
+        table = self.costs.round_s(round.batch, round.context)
+        rows = min(round.batch * round.width, len(table) - 1)
+        return table[rows] / round.batch if round.batch <= rows else 0.0
+
+    # What can be asked now.
+
+    def _notes(self, stream: Stream) -> _Notes:
+        notes: Any = stream.policy_notes
+        if notes is None:
+            temperature = round(stream.request.sampling.temperature, 1)
+            names = [*self._foreseeable, *self._priced]
+            if stream.request.draft is not None:
+                names = [name for name in names if name == stream.request.draft]
+            notes = _Notes({name: Survival(self._prior(name, temperature)) for name in names})
+            stream.policy_notes = notes
+        found: _Notes = notes
+        return found
+
+    def _prior(self, name: str, temperature: float) -> Shared:
+        key = name, temperature
+        if key not in self._shared:
+            source = self._sources[name]
+            prior = None if source.prior is None else prior_of(source.prior)
+            if prior is None and source.branches and not source.foreseeable:
+                prior = prior_by_place()
+            self._shared[key] = Shared(weighs=source.weighs, prior=prior)
+        return self._shared[key]
+
+    def _options(self, stream: Stream, notes: _Notes) -> list[_Option]:
+        limit = stream.request.draft_limit
+        most = min(self._most if limit is None else min(limit, self._most), stream.room - 1)
+        options: list[_Option] = []
+        for name, survival in notes.survivals.items():
+            priced = self._priced.get(name)
+            if priced is not None:
+                if most > 0:
+                    by_place = priced.source.branches
+                    steps = survival.steps(0, most)
+                    options.append((name, falling(steps) if by_place else survival_of(steps)))
+                continue
+            preview = stream.preview(name, self._most)
+            if preview.tokens:
+                notes.previews.append((survival, preview))
+                if most > 0:
+                    options.append((name, survival.ahead(preview, most)))
+        return options
+
+    # What is worth asking.
+
+    def _choose(self, streams: Sequence[Stream], options: list[list[_Option]]) -> list[Choice]:
+        count = len(streams)
+        if not count:
+            return []
+        context = sum(len(stream.history) for stream in streams) // count
+        round_s = self.costs.round_s(count, context)
+        least = LEAST_GAIN * plain(round_s, count)
+        if count == 1:
+            choices = [self._for_one(streams[0], options[0], round_s, least)]
+        else:
+            choices = self._for_batch(streams, options, round_s, least)
+        return self._probe(streams, options, round_s, choices) if self._priced else choices
+
+    def _for_one(
+        self, stream: Stream, options: list[_Option], round_s: list[float], least: float
+    ) -> Choice:
+        best_rate, best = least, _PLAIN
+        for name, survival in options:
+            first_s, step_s = self._draft_s(name, [stream], 1)
+            priced = self._priced.get(name)
+            most = None if priced is None else priced.source.forwards
+            rate, limit = for_one(survival, round_s, first_s[1], step_s[1], most)
+            if rate > best_rate:
+                best_rate, best = rate, Choice(name, limit)
+        return best
+
+    def _for_batch(
+        self,
+        streams: Sequence[Stream],
+        options: list[list[_Option]],
+        round_s: list[float],
+        least: float,
+    ) -> list[Choice]:
+        free, names = _likeliest(options, self._foreseeable)
+        best_rate, choices = least, [_PLAIN] * len(streams)
+        plan = for_batch(free, round_s)
+        if plan.rate > best_rate:
+            best_rate, choices = plan.rate, _choices(names, plan.limits)
+        for name in self._priced:
+            # Free sources come along where they are likelier.
+            mixed, named = _likeliest(options, [*self._foreseeable, name])
+            asked = [s for s, chosen in zip(streams, named, strict=True) if chosen == name]
+            if asked:
+                first_s, step_s = self._draft_s(name, asked, len(streams))
+                forwards = self._priced[name].source.forwards
+                plan = for_drafted_batch(mixed, round_s, first_s, step_s, forwards)
+                if plan.rate > best_rate:
+                    best_rate, choices = plan.rate, _choices(named, plan.limits)
+        return choices
+
+    def _draft_s(
+        self, name: str, asked: Sequence[Stream], most: int
+    ) -> tuple[list[float], list[float]]:
+        """Seconds of drafting anything at all, and of each step, by number of sequences up to
+        `most`; in the target's profiled time."""
+        priced = self._priced.get(name)
+        if priced is None:
+            nothing = [0.0] * (most + 1)
+            return nothing, nothing
+        drift = self.costs.drift
+        if priced.live is None:
+            ask_s = priced.learned.ask_s / drift
+            return [n * ask_s for n in range(most + 1)], [0.0] * (most + 1)
+        live = priced.live
+        owed = sum(_owed_s(live, s.behind(name), s.room) for s in asked) / len(asked) / drift
+        return [n * owed for n in range(most + 1)], [step / drift for step in live.steps_s(most)]
+
+    def _probe(
+        self,
+        streams: Sequence[Stream],
+        options: list[list[_Option]],
+        round_s: list[float],
+        choices: list[Choice],
+    ) -> list[Choice]:
+        """Where no priced source was chosen, ask one for one token in place of a plain round now
+        and then: as often as a small share of the time pays for, the reading of what it has missed
+        included."""
+        if any(choice.source in self._priced for choice in choices):
+            return choices
+        wider = len(streams) + 1
+        if wider >= len(round_s):
+            return choices
+        wider_s = (round_s[wider] - round_s[wider - 1]) * self.costs.drift
+        for number, (stream, offered) in enumerate(zip(streams, options, strict=True)):
+            may = stream.prompt_is_read and choices[number] is _PLAIN
+            for name, _ in offered if may else ():
+                priced = self._priced.get(name)
+                if priced is None:
+                    continue
+                price_s = priced.seconds(1, 1, stream.behind(name)) + max(0.0, wider_s)
+                if priced.credit_s >= price_s:
+                    priced.credit_s = 0.0
+                    return [*choices[:number], Choice(name, 1), *choices[number + 1 :]]
+        return choices
+
+
+def _owed_s(live: LiveCosts, behind: int, room: int) -> float:
+    """What the first drafted token costs beyond a step: what lies far behind is read once, and
+    serves many rounds."""
+    if behind <= 1:
+        return 0.0
+    usual = live.feed_s(2)
+    spread = max(1.0, min(room, _HORIZON) / 2)
+    return usual - live.feed_s(1) + (live.feed_s(behind) - usual) / spread
+
+
+def _likeliest(
+    options: list[list[_Option]], sources: Sequence[str]
+) -> tuple[list[list[float]], list[str | None]]:
+    """Per sequence the survival of the source with the most expected tokens, and its name."""
+    survival: list[list[float]] = []
+    names: list[str | None] = []
+    for offered in options:
+        best, best_name, most = list[float](), None, 0.0
+        for name, chances in offered:
+            if name in sources and (total := sum(chances)) > most:
+                best, best_name, most = chances, name, total
+        survival.append(best)
+        names.append(best_name)
+    return survival, names
+
+
+def _choices(names: Sequence[str | None], limits: Sequence[int]) -> list[Choice]:
+    return [
+        Choice(name, limit) if limit and name is not None else _PLAIN
+        for name, limit in zip(names, limits, strict=True)
+    ]

@@ -1,0 +1,345 @@
+"""What forwards cost: seconds by rows, sequences and context, measured once and kept with their
+steps.
+
+A curve is only interpolated between measured widths, never smoothed and never extended: on real
+kernels four rows can be cheaper than three, and sixteen than twelve.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import DataError, SettingError, unknown_name
+
+KIND = "paceline costs"
+
+
+class _Timed:
+    """Seconds with quartiles.
+
+    Whoever shares the machine can only slow a forward down, so decisions go by the lower quartile,
+    `least_s`, where there is one: it is what the forward takes when it is let alone.
+    """
+
+    __slots__ = ()
+    seconds: float
+    low: float | None
+    high: float | None
+
+    @property
+    def least_s(self) -> float:
+        return self.seconds if self.low is None else min(self.low, self.seconds)
+
+    def check(self, what: str) -> None:
+        """Raises DataError for seconds that are none."""
+        _check_seconds(self.seconds, what)
+        for quartile in (self.low, self.high):
+            if quartile is not None:
+                _check_seconds(quartile, what)
+
+
+@dataclass(frozen=True, slots=True)
+class Point(_Timed):
+    """Measured seconds of one kind of forward.
+
+    rows         rows scored, of all sequences together
+    sequences    sequences that shared the forward, with as many rows each
+    context      tokens that each sequence held before
+    seconds      median; `low` and `high` are quartiles
+    samples      how often it was measured; 0 for a published figure
+    """
+
+    rows: int
+    sequences: int
+    context: int
+    seconds: float
+    low: float | None = None
+    high: float | None = None
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Feed(_Timed):
+    """Seconds of feeding so many tokens when only the last one's row is wanted, as a draft does
+    that has fallen behind. Median and quartiles, as of a `Point`."""
+
+    tokens: int
+    seconds: float
+    low: float | None = None
+    high: float | None = None
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What one model's forwards cost on one machine.
+
+    key           what the figures hold for: model, engine, device, threads, dtype, machine
+    points        at least one with a single row of a single sequence
+    feeds         for catching up; without them, a token costs what a row costs
+    overhead_s    seconds a round takes outside forwards
+    drafts        costs of models that may draft for this one, by name
+    source        where the figures come from
+    complete      false if measuring was interrupted: what there is was measured all the same
+    """
+
+    key: Mapping[str, Any]
+    points: tuple[Point, ...]
+    feeds: tuple[Feed, ...] = ()
+    overhead_s: float = 0.0
+    drafts: Mapping[str, Costs] = field(default_factory=dict)
+    source: str = "measured"
+    complete: bool = True
+
+    def __post_init__(self) -> None:
+        for point in self.points:
+            what = f"{point.rows} rows of {point.sequences} sequences"
+            point.check(what)
+            _check_whole(what, point.rows, point.sequences, point.context)
+            if not 1 <= point.sequences <= point.rows or point.context < 0:
+                raise DataError(
+                    f"The costs have a point of {point.rows} rows, {point.sequences} sequences "
+                    f"and context {point.context}.",
+                    "Each sequence has 1 row or more, and a context of 0 or more.",
+                )
+        for feed in self.feeds:
+            what = f"feeding {feed.tokens} tokens"
+            feed.check(what)
+            _check_whole(what, feed.tokens)
+            if feed.tokens < 1:
+                raise DataError(f"The costs have {what}.", "It must be 1 token or more.")
+        if not (math.isfinite(self.overhead_s) and self.overhead_s >= 0):
+            raise DataError(f"overhead_s is {self.overhead_s}.", "It must be 0 or more.")
+        alone = [point for point in self.points if point.sequences == 1]
+        least = min((point.context for point in alone), default=0)
+        if not any(point.rows == 1 and point.context == least for point in alone):
+            raise DataError(
+                "The costs have no point for one row of one sequence at the shortest context.",
+                "Without it nothing can be compared: measure again with `paceline profile`.",
+            )
+
+    @property
+    def sequences(self) -> list[int]:
+        """Numbers of sequences that were measured, smallest first."""
+        return sorted({point.sequences for point in self.points})
+
+    @property
+    def contexts(self) -> list[int]:
+        """Context lengths that were measured, shortest first."""
+        return sorted({point.context for point in self.points})
+
+    def table(self, sequences: int = 1, context: int = 0) -> np.ndarray:
+        """Seconds of a forward by its rows, as an array: entry r for r rows, infinite where that
+        was not measured (below `sequences`, and beyond the widest).
+
+        Between measured numbers of sequences and context lengths it is interpolated; beyond them
+        the nearest measured one holds.
+        """
+        table = _between(self.sequences, sequences, lambda n: self._at(n, context))
+        table[:sequences] = np.inf
+        return table
+
+    def _at(self, sequences: int, context: int) -> np.ndarray:
+        curves = {
+            length: curve
+            for length in self.contexts
+            if (curve := self._curve(sequences, length)) is not None
+        }
+        base = curves[min(curves)]
+        # Longer contexts are measured at fewer widths: what they add is interpolated instead.
+        added = _between(sorted(curves), context, lambda length: curves[length][1])
+        reach = max(rows for rows, _ in base[0])
+        table = np.full(reach + 1, np.inf)
+        rows = np.arange(base[0][0][0], reach + 1)
+        xs, ys = zip(*base[0], strict=True)
+        table[rows] = np.interp(rows, xs, ys)
+        table += added[: reach + 1]
+        return table
+
+    def _curve(
+        self, sequences: int, context: int
+    ) -> tuple[list[tuple[int, float]], np.ndarray] | None:
+        """Measured (rows, seconds) at one context, and what each row count costs more there than
+        at the shortest context."""
+        found = sorted(
+            (p.rows, p.least_s)
+            for p in self.points
+            if p.sequences == sequences and p.context == context
+        )
+        if not found:
+            return None
+        least = min(point.context for point in self.points if point.sequences == sequences)
+        shortest = {
+            point.rows: point.least_s
+            for point in self.points
+            if point.sequences == sequences and point.context == least
+        }
+        both = [(rows, seconds - shortest[rows]) for rows, seconds in found if rows in shortest]
+        everything = np.arange(max(max(shortest), found[-1][0]) + 1)
+        if not both:
+            return found, np.zeros(len(everything))
+        xs, ys = zip(*both, strict=True)
+        return found, np.interp(everything, xs, ys)
+
+    def forward_s(self, rows: int, sequences: int = 1, context: int = 0) -> float:
+        """Seconds of one forward; infinite if so many rows were not measured."""
+        table = self.table(sequences, context)
+        return float(table[rows]) if 0 <= rows < len(table) else math.inf
+
+    def r(self, width: int, context: int = 0) -> float:
+        """Seconds for a width over seconds for width 1, one sequence."""
+        return self.forward_s(width, 1, context) / self.forward_s(1, 1, context)
+
+    def feed_s(self, tokens: int) -> float:
+        """Seconds to feed tokens and score the last: between measured counts interpolated, beyond
+        the largest in proportion to it, because long texts are fed in equal parts."""
+        known, seconds = self._feed_curve()
+        if tokens > known[-1]:
+            return float(seconds[-1] * tokens / known[-1])
+        return float(np.interp(tokens, known, seconds)) if tokens > 0 else 0.0
+
+    def feeds_s(self, most: int) -> np.ndarray:
+        """`feed_s` of 0 to `most` tokens."""
+        known, seconds = self._feed_curve()
+        counts = np.arange(most + 1)
+        beyond = seconds[-1] * counts / known[-1]
+        found = np.where(counts > known[-1], beyond, np.interp(counts, known, seconds))
+        found[0] = 0.0
+        return found
+
+    def _feed_curve(self) -> tuple[list[int], list[float]]:
+        if self.feeds:
+            measured = {1: self.forward_s(1)} | {feed.tokens: feed.least_s for feed in self.feeds}
+        else:  # then a token costs what a row costs
+            measured = {rows: float(s) for rows, s in enumerate(self.table()) if s < np.inf}
+        known = sorted(measured)
+        return known, [measured[tokens] for tokens in known]
+
+    def as_document(self) -> dict[str, Any]:
+        """As JSON; docs/costs-file.md explains its fields."""
+        return {
+            "kind": KIND,
+            "source": self.source,
+            "complete": self.complete,
+            "key": dict(self.key),
+            "overhead_s": self.overhead_s,
+            "points": [asdict(point) for point in self.points],
+            "feeds": [asdict(feed) for feed in self.feeds],
+            "drafts": {name: draft.as_document() for name, draft in self.drafts.items()},
+        }
+
+
+def _check_whole(what: str, *numbers: Any) -> None:
+    for number in numbers:
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise DataError(f"The costs of {what} have a {number!r}.", "Write a whole number.")
+
+
+def _check_seconds(seconds: Any, what: str) -> None:
+    if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0):
+        raise DataError(f"The cost of {what} is {seconds} seconds.", "It must be above 0.")
+
+
+def _between(known: Sequence[int], wanted: int, curve: Callable[[int], np.ndarray]) -> np.ndarray:
+    """A curve between the two of `known` around `wanted`; beyond them the nearest one. Rows that
+    only one of the two has are that one's."""
+    at = bisect_left(known, wanted)
+    if at == len(known) or known[at] == wanted or at == 0:
+        return curve(known[min(at, len(known) - 1)]).copy()
+    low, high = known[at - 1], known[at]
+    share = (wanted - low) / (high - low)
+    curves = [curve(low), curve(high)]
+    length = max(map(len, curves))
+    first, second = (np.append(c, np.full(length - len(c), np.inf)) for c in curves)
+    both = np.isfinite(first) & np.isfinite(second)
+    nearest: np.ndarray = np.minimum(first, second)  # the finite one, where there is but one
+    nearest[both] = (1 - share) * first[both] + share * second[both]
+    return nearest
+
+
+def costs_of(document: Any, name: str) -> Costs:
+    """Costs from a JSON document. Raises DataError for one that is none, naming it."""
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise DataError(
+            f"{name} holds no costs.", "`paceline profile … -o FILE` writes such a file."
+        )
+    try:
+        points = [Point(**point) for point in document.get("points", ())]
+        points += _linear(document.get("linear"))
+        return Costs(
+            key=dict(document.get("key", {})),
+            points=tuple(points),
+            feeds=tuple(Feed(**feed) for feed in document.get("feeds", ())),
+            overhead_s=float(document.get("overhead_s", 0.0)),
+            drafts={
+                draft: costs_of(inner, f"{name}, draft {draft}")
+                for draft, inner in document.get("drafts", {}).items()
+            },
+            source=str(document.get("source", "unknown")),
+            complete=bool(document.get("complete", True)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{name} holds costs that can't be read: {error}.", "Measure or write them again."
+        ) from None
+
+
+def _linear(terms: Mapping[str, float] | None) -> Iterable[Point]:
+    """A published straight line, base + rows · row_s + held tokens · context_s, as its corners."""
+    if terms is None:
+        return
+    base, row, held = terms["base_s"], terms["row_s"], terms.get("context_token_s", 0.0)
+    most, longest = int(terms["most_rows"]), int(terms.get("longest_context", 0))
+    for sequences in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+        for context in dict.fromkeys((0, longest)):
+            for rows in dict.fromkeys((sequences, most)):
+                if sequences <= rows:
+                    seconds = base + rows * row + sequences * context * held
+                    yield Point(rows, sequences, context, seconds)
+
+
+def read_costs(name: str) -> Costs:
+    """Costs from a JSON file, or shipped ones by name (`shipped_costs`)."""
+    if name in shipped_costs():
+        text = _shipped(name).read_text(encoding="utf-8")
+    else:
+        if not Path(name).exists() and "/" not in name and not name.endswith(".json"):
+            raise unknown_name("file or shipped costs", name, shipped_costs())
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{name} can't be read: {error}.", "Give a file of costs.") from None
+    try:
+        return costs_of(json.loads(text), name)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{name} is not JSON: {error}.", "Give a file of costs.") from None
+
+
+def _shipped(name: str) -> Any:
+    return files("paceline.policy").joinpath(f"shipped_costs/{name}.json")
+
+
+def shipped_costs() -> list[str]:
+    """Names of the costs that come with Paceline: published ones, and some of its authors'."""
+    place = files("paceline.policy").joinpath("shipped_costs")
+    return sorted(entry.name.removesuffix(".json") for entry in place.iterdir())
+
+
+def check_key(costs: Costs, key: Mapping[str, Any], name: str) -> None:
+    """Refuse costs of another model or machine. Raises SettingError naming what differs."""
+    for part, here in key.items():
+        there = costs.key.get(part)
+        if there != here:
+            raise SettingError(
+                f"The costs in {name} are for {part} {there!r}; here it is {here!r}.",
+                "Measure this pair with `paceline profile`.",
+            )

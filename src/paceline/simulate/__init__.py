@@ -1,0 +1,1 @@
+"""Runs recorded answers without a target."""

@@ -1,0 +1,125 @@
+"""What a draft that is always asked comes to on recorded answers, by limit and category: rounds and
+tokens only, no seconds, and fast enough for a whole log.
+
+The rounds are those of `simulate` with the policy DRAFT:LIMIT, walked for all answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.simulate.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Pooled over rounds, those of the prompts apart; a rate that nothing speaks for is None.
+
+    tokens      emitted in these rounds
+    survival    entry i: share of the rounds that offered more than i tokens in which drafted
+                tokens 0…i were all accepted
+    offered     entry i: in how many rounds more than i tokens were offered
+    """
+
+    tokens: int
+    rounds: int
+    drafted_rounds: int
+    proposed: int
+    accepted: int
+    survival: tuple[float, ...]
+    offered: tuple[int, ...]
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        return self.tokens / self.rounds if self.rounds else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.proposed if self.proposed else None
+
+    def as_json(self) -> dict[str, Any]:
+        rates = {
+            "tokens_per_round": self.tokens_per_round,
+            "acceptance_rate": self.acceptance_rate,
+        }
+        return {**asdict(self), **rates}
+
+
+class Answers:
+    """The traces of one draft as arrays, an entry per moment of every answer.
+
+    Raises ValueError if a moment of the draft is unknown.
+    """
+
+    def __init__(self, traces: Sequence[Trace], source: str) -> None:
+        lengths = np.asarray([trace.output_tokens for trace in traces])
+        known = [trace.sources[source] for trace in traces]
+        if any(None in one.right or None in one.unwatched for one in known):
+            raise ValueError(f"not every moment of {source!r} is known")
+        self._right = _joined([one.right for one in known])
+        self._offered = _joined([one.unwatched for one in known])
+        starts = np.cumsum(lengths) - lengths
+        at = np.arange(len(self._right)) - np.repeat(starts, lengths)
+        self._left = np.repeat(lengths, lengths) - at
+        self._room = np.repeat([trace.most_tokens for trace in traces], lengths) - at
+        # The first token came with the prompt; an answer of one token has no round.
+        self._begins = (starts + 1)[lengths > 1]
+        names = list(dict.fromkeys(trace.category for trace in traces))
+        numbers = [names.index(trace.category) for trace in traces]
+        self._category, self._names = np.repeat(numbers, lengths), names
+
+    def outcomes(self, limit: int) -> dict[str | None, Outcome]:
+        """By category, and under None of all answers together."""
+        drafted = np.minimum(np.minimum(self._room - 1, limit), self._offered)
+        right = np.minimum(drafted, self._right)
+        emitted = np.minimum(right + 1, self._left)
+        last = emitted == self._left
+        visited = self._walk(np.where(last, -1, np.arange(len(last)) + emitted))
+        # An end inside the block leaves the tokens behind it unjudged.
+        judged = np.where(last & (right == self._left), right, drafted)
+        rounds = np.stack([judged, right, emitted, drafted > 0])[:, visited]
+        category = self._category[visited]
+        found: dict[str | None, Outcome] = {
+            name: _outcome(rounds[:, category == number]) for number, name in enumerate(self._names)
+        }
+        found[None] = _outcome(rounds)
+        return found
+
+    def _walk(self, following: np.ndarray) -> np.ndarray:
+        """The moments at which rounds begin: of every answer the first, then of all those that
+        aren't at their end the next."""
+        visited, moments = [np.zeros(0, dtype=np.int64)], self._begins
+        while moments.size:
+            visited.append(moments)
+            moments = following[moments]
+            moments = moments[moments >= 0]
+        return np.concatenate(visited)
+
+
+def _joined(lists: Sequence[Sequence[int | None]]) -> np.ndarray:
+    return np.concatenate([np.asarray(entries, dtype=np.int64) for entries in lists])
+
+
+def _outcome(rounds: np.ndarray) -> Outcome:
+    proposed, accepted, emitted, drafted = rounds
+    offered, survived = (_more_than(counts) for counts in (proposed, accepted))
+    survived = np.append(survived, np.zeros(len(offered) - len(survived), dtype=np.int64))
+    return Outcome(
+        int(emitted.sum()),
+        rounds.shape[1],
+        int(drafted.sum()),
+        int(proposed.sum()),
+        int(accepted.sum()),
+        tuple((survived / np.maximum(offered, 1)).tolist()),
+        tuple(offered.tolist()),
+    )
+
+
+def _more_than(counts: np.ndarray) -> np.ndarray:
+    """Entry i: how many of these are above i, up to the largest of them."""
+    found = np.bincount(counts, minlength=1)[1:]
+    return np.asarray(found[::-1].cumsum()[::-1])

@@ -1,0 +1,240 @@
+"""A batch server that runs recorded requests without a model, one step after another.
+
+A step is what `decode.step.Decoder` would do with the same choices: the limit is cut as there, the
+proposal is the recorded one, and what is accepted is what was right. Only its seconds come from
+costs. So a policy sees the same history, round by round, as in real decoding.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import SettingError
+from paceline.policy.costs import Costs
+from paceline.simulate.stream import SimulatedStream
+from paceline.types import Choice, Round
+
+Policy = Callable[[Sequence[Any]], list[Choice]]
+"""`decode.policy.Policy`, over simulated streams."""
+
+_CONTEXT_STEP = 64  # contexts are priced to the nearest multiple: a table is dear to make
+
+
+class _Prices:
+    """Seconds of one model's forwards; refuses what was not measured."""
+
+    def __init__(self, costs: Costs, name: str) -> None:
+        self._costs, self._name = costs, name
+        self._tables: dict[tuple[int, int], np.ndarray] = {}
+        self._feeds: dict[int, float] = {}
+
+    def forward_s(self, rows: int, sequences: int, context: float) -> float:
+        key = sequences, _CONTEXT_STEP * round(context / _CONTEXT_STEP)
+        if key not in self._tables:
+            self._tables[key] = self._costs.table(*key)
+        table = self._tables[key]
+        if rows >= len(table) or table[rows] == np.inf:
+            raise SettingError(
+                f"A batch of {sequences} came to {rows} rows in one forward, for which the costs "
+                f"of the {self._name} have no figure.",
+                "Measure wider with `paceline profile`, or use a smaller batch, budget or limit.",
+            )
+        return float(table[rows])
+
+    def feed_s(self, tokens: int) -> float:
+        if tokens not in self._feeds:
+            self._feeds[tokens] = self._costs.feed_s(tokens)
+        return self._feeds[tokens]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one stream does in one step; `drafted` tokens are scored, the first `right` right."""
+
+    stream: SimulatedStream
+    source: str | None
+    limit: int
+    prefill: bool
+    drafted: int = 0
+    right: int = 0
+    draft_s: float = 0.0
+
+
+class Server:
+    """Requests in the order they arrive, at most `batch` of them at once.
+
+    free      drafts whose proposals take no time
+    budget    most rows of a forward, None for no bound. Plain rows come first, then prompts in
+              order, cut into parts where they don't fit, then drafted tokens: every sequence
+              keeps its first few.
+    """
+
+    def __init__(
+        self,
+        costs: Costs,
+        policy: Policy,
+        *,
+        free: Collection[str] = (),
+        batch: int = 1,
+        budget: int | None = None,
+    ) -> None:
+        self.policy, self.batch, self.budget, self._free = policy, batch, budget, free
+        self.overhead_s = costs.overhead_s
+        self._target = _Prices(costs, "target")
+        self._drafts = {n: _Prices(c, f"draft {n!r}") for n, c in costs.drafts.items()}
+
+    def run(self, streams: Sequence[SimulatedStream]) -> float:
+        """Serve them all; gives the seconds when the last one ends."""
+        waiting = deque(streams)
+        running: list[SimulatedStream] = []
+        clock = 0.0
+        while waiting or running:
+            if not running:
+                clock = max(clock, waiting[0].arrived_s)
+            while waiting and len(running) < self.batch and waiting[0].arrived_s <= clock:
+                running.append(waiting.popleft())
+            clock += self._step(running)
+            for stream in running:
+                if len(stream.rounds) == 1:  # the prompt's: it is followed by another at once
+                    stream.first_s = clock
+                if not stream.remaining:
+                    stream.ended_s = clock
+            running = [stream for stream in running if stream.remaining]
+        return clock
+
+    def _step(self, running: Sequence[SimulatedStream]) -> float:
+        """One forward; gives its seconds, overhead and drafting included."""
+        parts, left = self._parts(running)
+        ready = [s for s in running if s.prompt_is_read or s.read + parts.get(s, 0) >= _prompt(s)]
+        choices = self.policy(ready) if ready else []
+        turns = [_turn(s, choice) for s, choice in zip(ready, choices, strict=True)]
+        _cut(turns, left)
+        draft_s = sum(self._propose(turns, name) for name in _sources(turns))
+        decoding = [turn for turn in turns if not turn.prefill]
+        rows = sum(1 + turn.drafted for turn in decoding)
+        verify_s = 0.0
+        if decoding:
+            context = sum(len(turn.stream.history) for turn in decoding) / len(decoding)
+            verify_s = self._target.forward_s(rows, len(decoding), context)
+        sharing = len(decoding) + len(parts)
+        for stream, count in parts.items():
+            stream.read += count
+            stream.read_s += self._target.feed_s(count)
+            stream.read_other_s += self.overhead_s / sharing
+        for turn in turns:
+            share_s = 0.0 if turn.prefill else verify_s * (1 + turn.drafted) / rows
+            _settle(turn, share_s, self.overhead_s / sharing, sharing)
+        return draft_s + verify_s + sum(map(self._target.feed_s, parts.values())) + self.overhead_s
+
+    def _parts(
+        self, running: Sequence[SimulatedStream]
+    ) -> tuple[dict[SimulatedStream, int], int | None]:
+        """Prompt tokens to read now by stream, and the rows left for drafted tokens."""
+        left = None if self.budget is None else self.budget - sum(s.prompt_is_read for s in running)
+        parts: dict[SimulatedStream, int] = {}
+        for stream in running:
+            missing = _prompt(stream) - stream.read
+            count = missing if left is None else min(left, missing)
+            if count > 0:
+                parts[stream] = count
+                left = None if left is None else left - count
+        return parts, left
+
+    def _propose(self, turns: Sequence[_Turn], name: str) -> float:
+        """Seconds of one draft for all that chose it: those new to it have their prompts read, all
+        others catch up in one forward, and the rest is a forward a token."""
+        if name in self._free:
+            return 0.0
+        if name not in self._drafts:
+            raise SettingError(
+                f"The costs have no figures of the draft {name!r}.",
+                "Measure it with `paceline profile`, or simulate policies that leave it out.",
+            )
+        mine = [turn for turn in turns if turn.source == name]
+        prices, seconds, read = self._drafts[name], 0.0, 0
+        for turn in mine:
+            if name not in turn.stream.held:
+                held = len(turn.stream.history) - 1
+                turn.stream.held[name] = held
+                read += held
+        asked = [turn for turn in mine if turn.drafted]
+        seconds += prices.feed_s(read)
+        seconds += prices.feed_s(sum(turn.stream.behind(name) for turn in asked))
+        for step in range(1, max((turn.drafted for turn in asked), default=0)):
+            active = [len(turn.stream.history) for turn in asked if turn.drafted > step]
+            count = len(active)
+            seconds += prices.forward_s(count, count, sum(active) / count)
+        for turn in mine:
+            turn.draft_s = seconds / len(mine)
+        return seconds
+
+
+def _prompt(stream: SimulatedStream) -> int:
+    return stream.trace.prompt_tokens
+
+
+def _sources(turns: Sequence[_Turn]) -> list[str]:
+    return list(dict.fromkeys(turn.source for turn in turns if turn.source is not None))
+
+
+def _turn(stream: SimulatedStream, choice: Choice) -> _Turn:
+    """The choice within what request and answer allow, as `decode.step.Decoder._turn` has it."""
+    request = stream.request
+    source = choice.source if request.draft is None else request.draft
+    limit = min(choice.limit, stream.room - 1)
+    if request.draft_limit is not None:
+        limit = min(limit, request.draft_limit)
+    if source is None or limit <= 0:
+        return _Turn(stream, None, 0, not stream.prompt_is_read)
+    stream.source(source)
+    turn = _Turn(stream, source, limit, not stream.prompt_is_read)
+    if not turn.prefill:
+        turn.drafted, turn.right = stream.proposed(source, limit)
+    return turn
+
+
+def _cut(turns: Sequence[_Turn], left: int | None) -> None:
+    """Keep drafted tokens within the rows left: the longest proposals lose their last ones."""
+    total = sum(turn.drafted for turn in turns)
+    while left is not None and total > left:
+        longest = max(turns, key=lambda turn: turn.drafted)
+        longest.drafted -= 1
+        longest.limit = longest.drafted
+        longest.right = min(longest.right, longest.drafted)
+        longest.source = longest.source if longest.limit else None
+        total -= 1
+
+
+def _settle(turn: _Turn, verify_s: float, other_s: float, batch: int) -> None:
+    """Commit, and record the round as `decode.step.Decoder._record` does."""
+    stream, before = turn.stream, len(turn.stream.history)
+    if turn.prefill:
+        verify_s, other_s = stream.read_s, stream.read_other_s
+    emitted = min(turn.right + 1, stream.remaining)
+    stream.history.length += emitted
+    # A stop inside the block leaves the tokens behind it unjudged.
+    cut = not stream.remaining and emitted < turn.right + 1
+    if turn.source in stream.held and turn.drafted:
+        # The last drafted token was never fed to the draft.
+        stream.held[turn.source] = before + min(turn.right, turn.drafted - 1)
+    stream.rounds.append(
+        Round(
+            proposed=turn.right if cut else turn.drafted,
+            accepted=turn.right,
+            emitted=emitted,
+            source=None if turn.prefill else turn.source,
+            limit=0 if turn.prefill else turn.limit,
+            width=turn.drafted + 1,
+            batch=batch,
+            context=before,
+            prefill=turn.prefill,
+            draft_s=turn.draft_s,
+            verify_s=verify_s,
+            other_s=other_s,
+        )
+    )

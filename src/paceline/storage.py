@@ -1,0 +1,160 @@
+"""Files that several processes, or several runs, share.
+
+A lock that the system releases when its holder dies, so that none goes stale; and a file of JSON
+lines that grows: every line is written at once and whole, so that whatever ends a run loses
+nothing, and a second start goes on behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from paceline.errors import DataError
+
+_POLL_S = 0.2
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+
+    _BUSY: tuple[type[OSError], ...] = (PermissionError,)
+else:
+    import fcntl
+
+    def _take(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    _BUSY: tuple[type[OSError], ...] = (BlockingIOError,)
+
+
+def taken(descriptor: int) -> bool:
+    """Lock an open file until it is closed, without waiting; False if another has it."""
+    try:
+        _take(descriptor)
+    except _BUSY:
+        return False
+    return True
+
+
+@contextmanager
+def held(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock at `path`, waiting for whoever has it; `on_wait` is called once if so.
+
+    The empty file stays: removing it would let a third process lock a file that is no longer
+    there for the others.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        waited = False
+        while not taken(descriptor):
+            if not waited:
+                on_wait()
+            waited = True
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Line(NamedTuple):
+    """A whole line of a file.
+
+    number    from 1
+    start     the byte at which it begins
+    """
+
+    number: int
+    start: int
+    text: str
+
+
+class GrowingFile:
+    """Open for more lines, by one process at a time; none of them is written in part."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self._descriptor = path, descriptor
+
+    @classmethod
+    def open(cls, path: Path) -> GrowingFile:
+        """A file that is there, or a new one. Raises DataError where it can't be written, and while
+        another run writes it."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            raise DataError(
+                f"{path} can't be written: {error.strerror}.", "Choose another file with -o."
+            ) from None
+        if not taken(descriptor):
+            os.close(descriptor)
+            raise DataError(
+                f"{path} is being written by another run.",
+                "Wait for it to end, or choose another file with -o.",
+            )
+        return cls(path, descriptor)
+
+    def lines(self) -> list[Line]:
+        """What it holds, without a last line that was cut off. Raises DataError for what is no
+        text."""
+        return whole_lines(self.path)
+
+    def keep(self, size: int) -> None:
+        """Drop what stands behind so many bytes."""
+        os.ftruncate(self._descriptor, size)
+
+    def write(self, document: Mapping[str, Any]) -> None:
+        """One line. Raises DataError where there is no room, and then leaves none of it."""
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        left = memoryview(f"{text}\n".encode())
+        size = os.fstat(self._descriptor).st_size
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError as error:
+            with suppress(OSError):  # a device has nothing to drop
+                self.keep(size)
+            raise DataError(
+                f"{self.path} can't be written: {error.strerror}.",
+                "Make room, then start the same command again: it goes on from there.",
+            ) from None
+
+    def close(self) -> None:
+        """Closing twice does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __enter__(self) -> GrowingFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def whole_lines(path: Path) -> list[Line]:
+    """The lines of a file that are not blank; one that lacks its end was cut off, and is left out.
+    Raises DataError for a file that can't be read."""
+    try:
+        data = path.read_bytes()
+        lines, start = [], 0
+        for number, part in enumerate(data.split(b"\n")[:-1], start=1):
+            if part.strip():
+                lines.append(Line(number, start, part.decode("utf-8")))
+            start += len(part) + 1
+        return lines
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} can't be read: {error}.", "Give another file.") from None

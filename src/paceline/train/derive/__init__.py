@@ -1,0 +1,1 @@
+"""Cuts a draft model out of its target: fewer layers, a smaller vocabulary."""

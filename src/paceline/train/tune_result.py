@@ -1,0 +1,122 @@
+"""What a search for layers that draft has found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.machine import machine_facts
+from paceline.bench.stats import Ratio
+from paceline.drafts.early_exit import Setting
+from paceline.errors import DataError
+from paceline.types import Sampling
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A setting, and what is known of it.
+
+    kept         the layers that run
+    head         the file of a head behind them
+    agreement    with the target on its own text: the share of rows with the same best token, or,
+                 where the sampling has a temperature, the mean of Σ min(p, q)
+    estimate     times plain that agreement and costs promise at the best limit of 1 or more
+    measured     times plain under the policy, on so many prompts
+    """
+
+    kept: tuple[int, ...]
+    head: Path | None = None
+    agreement: float = 0.0
+    estimate: float = 0.0
+    measured: float | None = None
+    prompts: int = 0
+
+    @property
+    def speed(self) -> tuple[float, float]:
+        """To rank by: what was measured in steps of 5 %, which a few prompts can't tell apart, then
+        what is promised."""
+        return round((self.measured or 0.0) / 0.05), self.estimate
+
+
+@dataclass(slots=True)
+class TuneResult:
+    """What a search has found, growing while it goes on.
+
+    best        the candidate that a setting is made of
+    ratio       its times plain on all prompts; None where the search ended before that
+    plain, drafted    its bench's tokens per second
+    prompts_fitted_to    of its prompts those, by name, that its head was fitted to
+    drafted_rounds    share of its rounds in which the policy let it draft
+    """
+
+    target: dict[str, Any]
+    workload: str
+    sampling: Sampling
+    max_tokens: int
+    layers: int
+    candidates: list[Candidate] = field(default_factory=list)
+    looked_at: int = 0
+    ratio: Ratio | None = None
+    plain_tok_per_s: float | None = None
+    tok_per_s: float | None = None
+    drafted_rounds: float | None = None
+    prompts: int = 0
+    prompts_fitted_to: int = 0
+    complete: bool = False  # whether the search came to its end; a budget that is over is one
+
+    @property
+    def best(self) -> Candidate | None:
+        """The candidate measured on most prompts, the fastest of those; before any was measured,
+        the one that promises most."""
+        return max(self.candidates, key=lambda c: (c.prompts, *c.speed), default=None)
+
+    @property
+    def verdict(self) -> str:
+        """One honest sentence."""
+        if self.best is None:
+            return "Nothing was found before it ended."
+        if self.ratio is None:
+            return "It ended before the best one was measured on all prompts: this is an estimate."
+        value, low, high = self.ratio.value, self.ratio.low, self.ratio.high
+        said = f"{value:.2f} times plain under the policy"
+        if low is not None and high is not None:
+            said += f" (95 % interval {low:.2f} to {high:.2f})"
+        if self.prompts_fitted_to:
+            said += f", on prompts of which its head was fitted to {self.prompts_fitted_to}"
+        if value > 1.02 and (low is None or low > 1):
+            return f"It pays: {said}."
+        if self.drafted_rounds is not None and self.drafted_rounds < 0.1:
+            return (
+                f"No setting pays here: {said}, because the policy let it draft in "
+                f"{self.drafted_rounds:.0%} of the rounds."
+            )
+        return f"No setting clearly pays here: {said}."
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "times_plain": asdict(self.ratio) if self.ratio else None,
+            "plain_tok_per_s": self.plain_tok_per_s,
+            "tok_per_s": self.tok_per_s,
+            "drafted_rounds": self.drafted_rounds,
+            "prompts": self.prompts,
+            "prompts_fitted_to": self.prompts_fitted_to,
+            "workload": self.workload,
+            "max_tokens": self.max_tokens,
+            "sampling": asdict(self.sampling),
+            "limit": "auto",
+            "complete": self.complete,
+            "looked_at": self.looked_at,
+            "candidates": [
+                {**asdict(c), "head": c.head and str(c.head), "kept": list(c.kept)}
+                for c in sorted(self.candidates, key=lambda c: -c.estimate)
+            ],
+            "machine": machine_facts(),
+        }
+
+    def setting(self, identity: dict[str, Any]) -> Setting:
+        """Of the best candidate. Raises DataError where there is none yet."""
+        if self.best is None:
+            raise DataError("Nothing was found before it ended.", "Give it a larger --budget.")
+        return Setting(self.best.kept, self.best.head, identity, self.as_json())

@@ -1,0 +1,348 @@
+"""From a replay's document to a plan: predictions by batch size."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from paceline.bench.local.model_metadata import draft_facts, target_facts
+from paceline.bench.prompts.workload import Workload
+from paceline.drafts.create import create_draft
+from paceline.engines.load import load
+from paceline.errors import DataError, SettingError
+from paceline.plan.decide_replay import decide_replay
+from paceline.plan.document import PlanDocument, Step, plan_from_json
+from paceline.policy.costs import Costs, Point
+from paceline.simulate.fixed_limits import Answers
+from paceline.simulate.record import sources_of
+from paceline.simulate.replay import Log, LoggedAnswer, replay
+from paceline.simulate.replay_costs import AUTO, Wanted, prices_of
+from paceline.simulate.replay_result import ReplayResult
+from paceline.simulate.simulate import policy_named, seconds_of, simulate
+from paceline.simulate.trace import Header, Recording
+
+LOOKUP = {"draft": "lookup", "min_match": None, "reach": None, "shared_store": False}
+MODEL = {"draft": "model", "model": "d", "path": "/m/d", "vocabulary_size": 9}
+
+
+def outcome(rounds: int, drafted: int, accepted: tuple[int, ...], offered: tuple[int, ...]) -> Any:
+    """Of rounds that offered more than i tokens `offered[i]`, `accepted[i]` accepted so many."""
+    return {
+        "tokens": rounds + sum(accepted),
+        "rounds": rounds,
+        "drafted_rounds": drafted,
+        "proposed": sum(offered),
+        "accepted": sum(accepted),
+        "survival": [a / o for a, o in zip(accepted, offered, strict=True)],
+        "offered": list(offered),
+        "tokens_per_round": (rounds + sum(accepted)) / rounds,
+        "acceptance_rate": sum(accepted) / sum(offered),
+    }
+
+
+def limits(*numbers: int) -> dict[str, Any]:
+    return {str(n): {"all": outcome(10, 8, (6, 2), (8, 4)), "categories": {}} for n in numbers}
+
+
+def price(value: float | None, spread: float = 0.05) -> dict[str, Any]:
+    if value is None:
+        return {"times_plain": None, "missing": "Fewer answers than a batch of 64."}
+    ratio = {"value": value, "low": value - spread, "high": value + spread}
+    return {"times_plain": ratio, "missing": None}
+
+
+def document(
+    predicted: dict[int, dict[str, float | None]], spread: float = 0.05, **changes: Any
+) -> dict[str, Any]:
+    """By batch size and policy, the predicted gain; of category "song" a tenth less."""
+    return {
+        "kind": "paceline replay",
+        "complete": True,
+        "target": {"engine": "llamacpp", "model": "t", "path": "/m/t", "tokenizer_only": True},
+        "workload": {"name": "log.jsonl", "prompts": 9, "skipped": ["Line 2 is not JSON."]},
+        "temperature": 0.0,
+        "answers": {
+            "replayed": 9,
+            "tokens": 400,
+            "unanswered": 0,
+            "cut": 0,
+            "respelled": 0,
+            "failed": [],
+        },
+        "drafts": {
+            "lookup": {"facts": LOOKUP, "limits": limits(1, 3, 7)},
+            "d": {"facts": MODEL, "limits": limits(1, 3, 7)},
+        },
+        "costs": "costs.json",
+        "predicted": {
+            str(batch): {
+                "policies": {
+                    name: {
+                        "all": price(value, spread),
+                        "categories": {
+                            "tale": price(value, spread),
+                            "song": price(value and 0.9 * value, spread),
+                        },
+                    }
+                    for name, value in policies.items()
+                },
+                "best": {},
+            }
+            for batch, policies in predicted.items()
+        },
+        "notes": ["The costs are of t."],
+        **changes,
+    }
+
+
+def checked(plan: PlanDocument) -> PlanDocument:
+    assert plan_from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    return plan
+
+
+def test_the_best_fixed_limit_with_what_its_rounds_came_to() -> None:
+    gains = {"measured": 1.3, "lookup:3": 1.4, "d:3": 1.2, "lookup:7": 1.1}
+    plan = checked(decide_replay(document({1: gains}), file="replay.json"))
+    assert plan.draft is not None
+    assert (plan.draft.kind, plan.draft.name, plan.limit) == ("lookup", "lookup", 3)
+    expected = plan.expected
+    assert expected.acceptance_at == pytest.approx((6 / 8, 2 / 8))  # survival would be 3/4, 1/2
+    assert expected.tokens_per_round == 1.8
+    assert expected.tokens_per_drafted_round == 2.0
+    assert expected.acceptance_rate == 8 / 12
+    assert expected.gain is not None
+    assert expected.gain.value == 1.4
+    assert expected.gain_by_category["song"].value == pytest.approx(1.26)
+    # Ten rounds last 18 / 1.4 plain ones, and two of them are plain.
+    assert expected.break_even_tokens == pytest.approx((18 / 1.4 - 2) / 8)
+    assert plan.mean_limit == 12 / 8
+    assert plan.schedule == ()
+    assert (plan.measured.prompts, plan.measured.tokens) == (9, 391)  # less the prompts' own
+    assert plan.measured.machine == {"costs": "costs.json"}
+    assert (plan.measured.source, plan.measured.configuration) == ("replay", "lookup:3")
+    assert plan.remarks[0] == "Times are predicted from costs, none was measured."
+    assert any(said.startswith("Worst in song: 1.26") for said in plan.remarks)
+    assert "The costs are of t." in plan.remarks
+    assert not any("own policy" in said for said in plan.remarks)
+
+
+def test_the_schedule_has_the_best_limit_of_that_draft_at_every_batch() -> None:
+    plan = checked(
+        decide_replay(
+            document(
+                {
+                    16: {"lookup:1": 0.9, "lookup:3": 0.8, "d:1": 1.5},
+                    1: {"lookup:1": 1.2, "lookup:3": 1.4, "lookup:7": 1.3},
+                    8: {"lookup:1": 1.3, "lookup:3": 1.1, "lookup:7": 1.6},
+                    4: {"lookup:1": 1.1, "lookup:3": 1.2, "lookup:7": 1.1},
+                }
+            )
+        )
+    )
+    assert plan.schedule == (
+        Step(from_batch=1, to_batch=4, limit=3),
+        Step(from_batch=5, to_batch=8, limit=1),  # never above the limit of the plan
+        Step(from_batch=9, to_batch=None, limit=0),
+    )
+    assert (plan.limit, plan.measured.batch) == (3, 1)
+
+
+def test_where_it_pays_from_some_batch_on_the_figures_are_of_that_one() -> None:
+    predicted = {1: {"lookup:3": 0.9}, 4: {"lookup:3": 1.2}}
+    plan = checked(decide_replay(document(predicted)))
+    assert plan.measured.batch == 4
+    assert plan.schedule == (
+        Step(from_batch=1, to_batch=1, limit=0),
+        Step(from_batch=2, to_batch=4, limit=3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "why"),
+    [
+        (0.8, 0.05, "Plain decoding, because no draft pays: the best to choose from, lookup:3 at "),
+        (1.2, 0.25, "Plain decoding, because the interval reaches 1, which is no evidence: "),
+        (1.04, 0.01, "Plain decoding, because less than 5 % is more than predictions can tell: "),
+    ],
+)
+def test_what_does_not_clearly_pay_is_plain_decoding(value, spread, why) -> None:
+    plan = checked(decide_replay(document({1: {"lookup:3": value}}, spread)))
+    assert (plan.draft, plan.limit, plan.schedule) == (None, 0, ())
+    assert plan.expected.gain is None
+    assert plan.remarks[1].startswith(why)
+
+
+def test_a_better_one_in_doubt_hides_none_that_pays() -> None:
+    """At either batch the largest limit has the largest gain, and an interval that reaches 1."""
+    gains = {"lookup:1": 1.2, "lookup:3": 1.3, "lookup:7": 1.5}
+    found = document({1: gains, 4: {**gains, "lookup:3": 1.25, "lookup:7": 1.1}})
+    for batch, name in (("1", "lookup:7"), ("4", "lookup:3")):
+        price = found["predicted"][batch]["policies"][name]["all"]
+        price["times_plain"] |= {"low": 0.95, "high": 2.4}
+    plan = checked(decide_replay(found))
+    assert plan.measured.configuration == "lookup:3"
+    assert plan.remarks[1] == (
+        "Not chosen: lookup:7, 1.50 times plain (95 % interval 0.95 to 2.40): its interval "
+        "reaches 1."
+    )
+    assert plan.schedule == (
+        Step(from_batch=1, to_batch=1, limit=3),
+        Step(from_batch=2, to_batch=4, limit=1),
+    )
+    named = checked(decide_replay(found, configuration="lookup:1"))
+    assert not any(said.startswith("Not chosen") for said in named.remarks)
+
+
+@pytest.mark.parametrize("value", [10**400, float("inf")])
+def test_a_gain_that_is_no_finite_number_is_refused(value: float) -> None:
+    found = document({1: {"lookup:3": 1.4}})
+    found["predicted"]["1"]["policies"]["lookup:3"]["all"]["times_plain"]["high"] = value
+    with pytest.raises(DataError, match="replay.json can't be read"):
+        decide_replay(found, file="replay.json")
+
+
+def test_one_answer_is_no_evidence() -> None:
+    one = document({1: {"lookup:3": 1.5}})
+    for each in one["predicted"]["1"]["policies"]["lookup:3"].values():
+        if "times_plain" in each:
+            each["times_plain"] |= {"low": None, "high": None}
+    plan = checked(decide_replay(one))
+    assert plan.draft is None
+    assert plan.remarks[1].startswith("Plain decoding, because one answer is no evidence")
+
+
+def test_a_plug_in_s_draft_hides_none_that_a_plan_can_name() -> None:
+    gains = {1: {"measured": 1.2, "lookup:3": 1.3, "d:3": 1.7}}
+    found = document(gains)
+    found["drafts"]["d"]["facts"] = {"draft": "oracle"}
+    plan = checked(decide_replay(found))
+    assert plan.draft is not None
+    assert plan.draft.name == "lookup"
+    assert "Left out, because no engine but Paceline knows its draft: d:3." in " ".join(
+        plan.remarks
+    )
+    with pytest.raises(SettingError, match="oracle"):
+        decide_replay(found, configuration="d:3")
+
+
+def test_our_policy_is_named_where_it_is_better_and_taken_where_it_is_asked_for() -> None:
+    found = document({1: {"measured": 1.6, "lookup:3": 1.4}})
+    plan = checked(decide_replay(found))
+    assert plan.measured.configuration == "lookup:3"
+    assert (
+        "Paceline's own policy, with all drafts of the replay, is predicted 1.60 times plain; name "
+        "it with --configuration measured."
+    ) in plan.remarks
+    named = checked(decide_replay(found, configuration="measured"))
+    assert named.draft is not None
+    assert (named.draft.kind, named.limit, named.mean_limit) == ("several", None, None)
+    assert named.expected.gain is not None
+    assert named.expected.gain.value == 1.6
+    assert named.expected.tokens_per_round is None  # not counted, so not told
+
+
+def test_a_named_one_keeps_its_limit_and_is_said_not_to_pay() -> None:
+    found = document({1: {"lookup:1": 1.3, "lookup:3": 0.9}, 4: {"lookup:1": 1.2, "lookup:3": 0.8}})
+    plan = checked(decide_replay(found, configuration="lookup:3"))
+    assert (plan.limit, plan.schedule) == (3, ())
+    assert plan.remarks[1].startswith("lookup:3 was asked for, though it isn't known to pay: 0.90")
+    with pytest.raises(SettingError, match="Did you mean 'lookup:3'"):
+        decide_replay(found, configuration="lookup:4")
+
+
+def test_a_batch_without_figures_is_left_out_and_named() -> None:
+    predicted = {1: {"lookup:3": 1.4}, 4: {"lookup:3": 1.2}, 64: {"lookup:3": None}}
+    plan = checked(decide_replay(document(predicted)))
+    assert plan.schedule == (Step(from_batch=1, to_batch=4, limit=3),)
+    assert "Not priced, so not in the schedule: batches of 64." in plan.remarks
+    with pytest.raises(DataError, match="has no figure of any draft"):
+        decide_replay(document({64: {"lookup:3": None}}))
+
+
+def test_what_was_left_out_or_interrupted_is_said() -> None:
+    answers = document({1: {}})["answers"] | {"unanswered": 3, "failed": ["x: too long."]}
+    plan = checked(decide_replay(document({1: {"lookup:3": 1.4}}, answers=answers, complete=False)))
+    assert plan.measured.workload["skipped"] == 1
+    for said in (
+        "9 answers are few: intervals of fewer than 10 are too narrow.",
+        "The replay was interrupted: these are the answers replayed so far.",
+        "Prompts without an answer, left out: 3.",
+        "Answers that couldn't be replayed: 1.",
+        "Lines of the workload that were skipped: 1.",
+    ):
+        assert said in plan.remarks
+
+
+def test_a_model_s_place_goes_along() -> None:
+    plan = checked(decide_replay(document({1: {"d:3": 1.4, "lookup:3": 1.2}})))
+    assert plan.draft is not None
+    assert (plan.draft.kind, plan.draft.model, plan.draft.vocabulary_size) == ("model", "/m/d", 9)
+    assert plan.target.path == "/m/t"
+
+
+def test_without_costs_nothing_is_known_of_speed() -> None:
+    with pytest.raises(DataError, match="predicts no times, and acceptance alone says nothing"):
+        decide_replay(document({}))
+
+
+@pytest.mark.parametrize("lost", ["predicted", "drafts", "answers", "target", "complete", "notes"])
+def test_a_document_without_a_field_is_refused_by_its_name(lost: str) -> None:
+    found = document({1: {"lookup:3": 1.4}})
+    del found[lost]
+    with pytest.raises(DataError, match=f"replay.json can't be read: there is no '{lost}'"):
+        decide_replay(found, file="replay.json")
+
+
+def test_a_document_of_another_form_is_refused() -> None:
+    for changes in ({"predicted": {"x": {}}}, {"drafts": []}, {"predicted": {"1": 5}}):
+        with pytest.raises(DataError, match="can't be read"):
+            decide_replay(document({1: {"lookup:3": 1.4}}) | changes)
+
+
+def test_a_real_replay_s_break_even_is_the_seconds_of_its_drafted_rounds() -> None:
+    """The document tells gains and counts; what a drafted round takes is worked out of them. The
+    simulator knows it."""
+    points = tuple(Point(w, 1, 0, 1 + 0.12 * (w - 1)) for w in range(1, 34))
+    costs = Costs(key={}, points=points, overhead_s=0.1)
+    target = load("toy:1")
+    drafts = {"lookup": create_draft("lookup", target)}
+    answers = tuple(
+        LoggedAnswer(str(i), "all", (0, 1, 2), tuple([1, 2, 3, i % 4] * 6 + [i % 5] * 5), 60)
+        for i in range(8)
+    )
+    log = Log(answers)
+    traces = tuple(replay(log, drafts, {5}))
+    header = Header(
+        target=target.facts(), temperature=0.0, sources=sources_of(drafts), weighs=("lookup",)
+    )
+    recording = Recording(header, traces)
+    result = ReplayResult(
+        target_facts(target),
+        Workload("w", ()),
+        log,
+        0.0,
+        {"lookup": draft_facts(drafts["lookup"])},
+        replayed=8,
+        complete=True,
+        costs="costs.json",
+    )
+    result.outcomes["lookup"] = {4: Answers(traces, "lookup").outcomes(4)}
+    result.prices[1] = prices_of(Wanted(recording, costs, [AUTO, "lookup:4"], [1]), 1)
+    plan = decide_replay(json.loads(json.dumps(result.as_document())), configuration="lookup:4")
+
+    policy = policy_named("lookup:4", costs, recording.known_sources, header.weighs)
+    served = simulate(recording, costs, policy).served
+    rounds = [round for one in served for round in one.rounds if not round.prefill]
+    drafted = [round for round in rounds if round.width > 1]
+    assert 0 < len(drafted) < len(rounds)
+    assert plan.expected.tokens_per_drafted_round == pytest.approx(
+        1 + sum(round.accepted for round in drafted) / len(drafted)
+    )
+    assert plan.expected.break_even_tokens == pytest.approx(
+        seconds_of(drafted) / len(drafted) / 1.1, rel=1e-6
+    )
+    assert plan.expected.acceptance_at[1] == pytest.approx(
+        sum(round.accepted > 1 for round in drafted) / len(drafted)
+    )

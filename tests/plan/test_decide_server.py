@@ -1,0 +1,294 @@
+"""From a run on two live servers to a plan."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paceline.bench.server.answer import Answer
+from paceline.bench.server.result import (
+    AGAINST,
+    FIRST,
+    Asked,
+    EndpointResult,
+    Header,
+    Stretch,
+)
+from paceline.errors import DataError, SettingError
+from paceline.monitor.counters import Counters
+from paceline.plan.decide_server import decide_endpoint
+from paceline.plan.document import Draft, PlanDocument, Step, plan_from_json
+
+DRAFT = Draft(kind="model", name="owner/draft", model="owner/draft")
+SERVER = {"url": "http://h:1/v1", "model": "big", "server": "vLLM", "version": "0.32.0"}
+CATEGORIES = {"code": 1.2, "chat": 0.8}
+TOKENS = 21  # of an answer, the first one included
+
+
+def answer(seconds: float, **changes: Any) -> Answer:
+    return Answer(
+        **{
+            "text": "x",
+            "ttft_s": 0.1,
+            "decode_s": seconds,
+            "total_s": 0.1 + seconds,
+            "output_tokens": TOKENS,
+            "finish_reason": "length",
+            "pieces": TOKENS,
+            "arrivals": TOKENS,
+            **changes,
+        }
+    )
+
+
+def counted(answers: int, *, drafts: float = 5, accepted: float = 10, k: int = 4) -> Counters:
+    """Of so many answers: drafted rounds and accepted tokens an answer, of `k` drafted a round."""
+    at = [0.8 * drafts, 0.6 * drafts, 0.4 * drafts, 0.2 * drafts][:k]
+    return Counters(
+        "vLLM",
+        drafts=answers * drafts,
+        drafted=answers * drafts * k,
+        accepted=answers * accepted,
+        generated=float(answers * TOKENS),
+        accepted_by_position=tuple(answers * x for x in at),
+    )
+
+
+def live(
+    gains: dict[int, float],
+    counters: Counters | None = None,
+    against: Counters | None = None,
+    *,
+    spread: float = 0.02,
+    servers: dict[str, dict[str, Any]] | None = None,
+    each: int = 8,
+    **changes: Any,
+) -> EndpointResult:
+    """By number of clients, how many times as fast the endpoint is; of code more, of chat less."""
+    prompts = tuple((f"{c}-{i}", c, None) for c in CATEGORIES for i in range(each))
+    header = Header(
+        **{
+            "started": "2026-03-01T12:00:00+00:00",
+            "servers": servers or {FIRST: SERVER, AGAINST: SERVER | {"url": "http://h:2/v1"}},
+            "workload": {"name": "mine", "prompts": len(prompts), "skipped": []},
+            "prompts": prompts,
+            "sampling": {"temperature": 0.0, "top_p": 1.0, "min_p": 0.05, "seed": None},
+            "concurrency": tuple(gains),
+            "client": {"cpu": "A CPU", "cores": 8},
+            **changes,
+        }
+    )
+    result = EndpointResult(header)
+    for block, n in enumerate(gains):
+        for server in header.servers:
+            for at, (id, category, _) in enumerate(prompts):
+                faster = gains[n] * CATEGORIES[category] * (1 + spread * (-1) ** at)
+                seconds = 2.0 / faster if server == FIRST else 2.0
+                one = answer(seconds, ttft_s=50.0 if at == 0 else 0.1)
+                result.asked.append(Asked(server, n, block, id, category, False, one))
+            found = counters if server == FIRST else against
+            result.stretches.append(
+                Stretch(
+                    server,
+                    n,
+                    n,
+                    block,
+                    tuple(CATEGORIES),
+                    len(prompts),
+                    30.0,
+                    TOKENS * len(prompts),
+                    found,
+                )
+            )
+    return result
+
+
+def checked(plan: PlanDocument) -> PlanDocument:
+    assert plan_from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    return plan
+
+
+def test_what_pays_with_what_the_server_counted() -> None:
+    result = live({1: 1.6}, counted(16))
+    plan = checked(decide_endpoint(result, DRAFT, 4, file="run.jsonl"))
+    assert (plan.draft, plan.limit) == (DRAFT, 4)
+    assert (plan.target.name, plan.target.engine, plan.target.path) == ("big", "vLLM", None)
+    expected = plan.expected
+    assert expected.acceptance_at == pytest.approx((0.8, 0.6, 0.4, 0.2))
+    assert expected.tokens_per_drafted_round == 3.0
+    assert expected.acceptance_rate == 10 / 20
+    # Of 20 tokens after the first, 10 were accepted: 10 rounds, 5 of them drafted.
+    assert expected.tokens_per_round == pytest.approx(2.0)
+    assert expected.gain is not None
+    ratio = result.ratio(1)
+    assert ratio is not None
+    assert expected.gain.value == ratio.value == pytest.approx(1.536, rel=0.01)
+    assert expected.break_even_tokens == pytest.approx((2.0 / ratio.value - 0.5) / 0.5)
+    assert expected.gain_by_category["code"].value > 1.8
+    assert plan.mean_limit == 4
+    assert plan.schedule == ()
+    assert (plan.measured.prompts, plan.measured.tokens) == (16, 16 * 20)
+    assert plan.measured.machine["server"] == "vLLM"
+    assert plan.measured.machine["client"] == {"cpu": "A CPU", "cores": 8}
+    assert plan.measured.sampling == {"temperature": 0.0, "min_p": 0.05}
+    assert plan.measured.when == "2026-03-01T12:00:00+00:00"
+    assert plan.remarks[0].startswith("Worst in chat: 1.2")
+    assert "What drafted is as the user described it: servers don't tell." in plan.remarks
+    assert any(said.startswith("It holds for one sequence") for said in plan.remarks)
+    whole = result.whole_ratio(1)
+    assert whole is not None
+    assert any(
+        said.startswith(f"Whole answers, prompts and waits included: {whole.value:.2f} times")
+        for said in plan.remarks
+    )
+    assert not any("Texts were equal" in said for said in plan.remarks)
+
+
+def test_texts_that_differ_are_counted() -> None:
+    result = live({1: 1.6}, counted(16))
+    one = result.asked[0]
+    result.asked[0] = replace(one, answer=replace(one.answer, text="y"))
+    assert (
+        "Texts were equal on both servers in 15 of 16 prompts; a difference may be numeric, it "
+        "isn't judged."
+    ) in decide_endpoint(result, DRAFT, 4).remarks
+
+
+def test_where_the_break_even_is_a_gain_of_one_comes_out() -> None:
+    """With as many tokens in a drafted round as it takes plain ones, nothing is gained."""
+    plan = decide_endpoint(live({1: 1.6}, counted(16)), DRAFT, 4)
+    least = plan.expected.break_even_tokens
+    assert least is not None
+    rounds, drafted = 10, 5
+    tokens, seconds = drafted * least + (rounds - drafted), drafted * least + (rounds - drafted)
+    assert tokens / seconds == 1
+
+
+def test_numbers_of_clients_make_the_schedule() -> None:
+    plan = checked(decide_endpoint(live({32: 0.9, 1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
+    assert plan.schedule == (
+        Step(from_batch=1, to_batch=8, limit=4),
+        Step(from_batch=9, to_batch=None, limit=0),
+    )
+    assert plan.measured.batch == 1
+    assert plan.remarks[0].startswith("With 32 clients at once it isn't known to pay: 0.8")
+    everywhere = checked(decide_endpoint(live({1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
+    assert everywhere.schedule == (Step(from_batch=1, to_batch=8, limit=4),)  # and no further
+
+
+@pytest.mark.parametrize(
+    ("gain", "spread", "why"),
+    [
+        (0.8, 0.02, "Plain decoding, because no draft pays: "),
+        (1.08, 0.5, "Plain decoding, because the interval reaches 1, which is no evidence: "),
+    ],
+)
+def test_what_does_not_clearly_pay_is_plain_decoding(gain, spread, why) -> None:
+    plan = checked(decide_endpoint(live({1: gain}, counted(16), spread=spread), DRAFT, 4))
+    assert (plan.draft, plan.limit, plan.mean_limit) == (None, 0, None)
+    assert plan.expected.acceptance_at == ()
+    assert plan.remarks[0].startswith(f"{why}the best to choose from, owner/draft with one client")
+
+
+def test_servers_the_wrong_way_round_are_refused() -> None:
+    silent = Counters("vLLM", generated=1.0)
+    with pytest.raises(DataError, match="The server without drafts drafted, by its counters"):
+        decide_endpoint(live({1: 1.6}, counted(16), counted(16)), DRAFT, 4)
+    with pytest.raises(DataError, match="drafted and the endpoint didn't, by its counters"):
+        decide_endpoint(live({1: 1.6}, silent, counted(16)), DRAFT, 4)
+    nothing = replace(counted(16), drafts=0.0, drafted=0.0, accepted=0.0)
+    with pytest.raises(DataError, match="The endpoint drafted nothing with one client"):
+        decide_endpoint(live({1: 1.6}, nothing), DRAFT, 4)
+    with pytest.raises(DataError, match="on one server, so there is no gain"):
+        decide_endpoint(live({1: 1.6}, servers={FIRST: SERVER}), DRAFT, 4)
+
+
+@pytest.mark.parametrize(
+    ("limit", "changes", "said"),
+    [
+        (3, {}, "--limit is 3, and the endpoint accepted tokens at position 4 of a draft."),
+        (3, {"accepted_by_position": ()}, "--limit is 3, and the endpoint drafted 4.00 tokens a"),
+        (7, {}, "--limit is 7, and the endpoint counts 4 positions of a draft."),
+    ],
+)
+def test_a_limit_that_the_counters_contradict_is_refused(limit, changes, said) -> None:
+    counters = replace(counted(16), **changes)
+    with pytest.raises(SettingError) as raised:
+        decide_endpoint(live({1: 1.6}, counters), DRAFT, limit)
+    assert str(raised.value).startswith(said)
+
+
+def test_only_vllm_counts_as_many_positions_as_it_drafts() -> None:
+    other = replace(counted(16), server="llama.cpp")
+    assert decide_endpoint(live({1: 1.6}, other), DRAFT, 16).limit == 16
+
+
+def test_a_server_that_counts_nothing_leaves_figures_unknown() -> None:
+    plan = checked(decide_endpoint(live({1: 1.6}), DRAFT, 4))
+    expected = plan.expected
+    assert expected.gain is not None
+    assert expected.acceptance_at == ()
+    for name in (
+        "tokens_per_round",
+        "tokens_per_drafted_round",
+        "acceptance_rate",
+        "break_even_tokens",
+    ):
+        assert getattr(expected, name) is None
+    assert plan.mean_limit is None
+    assert "The server counted no drafts, so acceptance is not known." in plan.remarks
+
+
+def test_what_is_told_with_the_answers_stands_in_for_counters() -> None:
+    result = live({1: 1.6})
+    result.asked[:] = [
+        replace(one, answer=replace(one.answer, drafted=10, accepted=4))
+        if one.server == FIRST
+        else one
+        for one in result.asked
+    ]
+    assert decide_endpoint(result, DRAFT, 4).expected.acceptance_rate == 0.4
+
+
+def test_a_server_that_counts_steps_alone_has_tokens_per_round() -> None:
+    sglang = Counters("SGLang", steps=16 * 10.0, generated=16.0 * TOKENS)
+    plan = checked(decide_endpoint(live({1: 1.6}, sglang), DRAFT, 4))
+    expected, ratio = plan.expected, live({1: 1.6}).ratio(1)
+    assert ratio is not None
+    assert expected.tokens_per_round == TOKENS / 10
+    assert expected.tokens_per_drafted_round is None
+    assert expected.break_even_tokens == pytest.approx(TOKENS / 10 / ratio.value)
+
+
+def test_servers_that_differ_in_more_than_drafts_are_named() -> None:
+    other = SERVER | {"server": "llama.cpp", "version": None}
+    result = live({1: 1.6}, counted(16), servers={FIRST: SERVER, AGAINST: other})
+    assert (
+        "The servers differ, so the gain is not the drafts' alone: server is vLLM and llama.cpp, "
+        "version is 0.32.0 and None."
+    ) in decide_endpoint(result, DRAFT, 4).remarks
+
+
+def test_what_failed_was_left_out_or_is_missing_is_said() -> None:
+    result = live({1: 1.6}, counted(16), each=4)
+    result.asked[0] = replace(
+        result.asked[0], answer=replace(result.asked[0].answer, failure="x", failure_kind="timeout")
+    )
+    result.left_out[1, "code-9"] = "why"
+    last = result.asked.pop()
+    plan = checked(decide_endpoint(result, DRAFT, 4))
+    assert last.id == "chat-3"
+    assert plan.measured.prompts == 6
+    for said in (
+        "6 prompts are few: intervals of fewer than 10 are too narrow.",
+        "The run is not finished: these are the requests so far.",
+        "Failed on a server and left out: 1 prompt (code-0).",
+        "Left out: 1 later turn (code-9).",
+    ):
+        assert said in plan.remarks
+    result.asked.clear()
+    with pytest.raises(DataError, match="No prompt was answered by both servers"):
+        decide_endpoint(result, DRAFT, 4)
