@@ -23,12 +23,12 @@ from common import prompts, write
 from paceline import Request, StopConditions, create_draft, decode, fixed, load, measured_policy
 from paceline.bench.prompts.workload import WorkloadPrompt
 from paceline.bench.stats import Pair, speed_ratio
-from paceline.decode.stats import figures
+from paceline.decode.stats import stats
 from paceline.decode.step import Decoder
 from paceline.engines.load import resolve
 from paceline.verify.chain import ChainVerifier
 
-MODES = ("plain", "ngram-simple", "ngram-cache", "ngram-mod", "draft")
+MODES = ("baseline", "ngram-simple", "ngram-cache", "ngram-mod", "draft")
 PEER = r"""
 import json, sys
 import xllamacpp as x
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES))
     args = parser.parse_args()
     engine = load(args.model, context_size=2048)
-    threads = engine.facts()["threads"]
+    threads = engine.metadata()["threads"]
     drafts = {
         "lookup": create_draft("lookup", engine),
         args.draft: create_draft(args.draft, engine, context_size=2048),
@@ -113,7 +113,7 @@ def main() -> None:
             decoder = Decoder(engine, drafts, ChainVerifier(), chosen)
             stop = StopConditions(max_tokens=args.tokens)
             [done] = decode(decoder, [Request(prompt=prompt.tokens(engine), stop=stop)])
-            pooled = figures(done.rounds)
+            pooled = stats(done.rounds)
             return {
                 "tokens": pooled.tokens,
                 "decode_s": pooled.decode_s,
@@ -155,7 +155,7 @@ def main() -> None:
         result = summary(rows, [*sides])
         write(
             f"beside-llamacpp-server-{args.model}",
-            {"tokens": args.tokens, "target": engine.facts(), **result, "rows": rows},
+            {"tokens": args.tokens, "target": engine.metadata(), **result, "rows": rows},
         )
         print(json.dumps(result, indent=1))
 

@@ -29,7 +29,7 @@ from paceline.engines.load import load, resolve
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="a GGUF file or demo name")
-    parser.add_argument("mode", choices=["plain", "lookup"])
+    parser.add_argument("mode", choices=["baseline", "lookup"])
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--categories")
     parser.add_argument("--genai-cache", choices=["u8", "f16", "f32"], default="u8")
@@ -39,7 +39,7 @@ def main() -> None:
     policy = measured_policy(engine, drafts) if drafts else None
     peer = pipeline(
         resolve(args.model),
-        engine.facts(),
+        engine.metadata(),
         lookup=args.mode == "lookup",
         cache=args.genai_cache,
     )
@@ -47,7 +47,7 @@ def main() -> None:
     def ours(tokens: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         stop = StopConditions(max_tokens=args.tokens)
         done = generate(engine, tokens, stop=stop, draft=drafts or None, policy=policy)
-        return done.figures.decode_s, done.tokens
+        return done.stats.decode_s, done.tokens
 
     def theirs(tokens: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         config = genai.GenerationConfig()
@@ -66,12 +66,16 @@ def main() -> None:
         side(chosen[0].tokens(engine)[:64])
     result = interleaved(engine, chosen, ours, theirs)
     name = f"openvino-genai-{args.mode}-{args.genai_cache}-{Path(engine.model).stem.lower()}"
-    facts = {"target": engine.facts(), "genai": genai.__version__, "genai_cache": args.genai_cache}
-    write(name, {**facts, **result})
+    metadata = {
+        "target": engine.metadata(),
+        "genai": genai.__version__,
+        "genai_cache": args.genai_cache,
+    }
+    write(name, {**metadata, **result})
     print(result["ratio"], result["by_category"])
 
 
-def pipeline(gguf: str, facts: dict[str, Any], *, lookup: bool, cache: str) -> Any:
+def pipeline(gguf: str, metadata: dict[str, Any], *, lookup: bool, cache: str) -> Any:
     """Their pipeline over our export, with the tokenizer that their reader makes of the file."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -79,9 +83,9 @@ def pipeline(gguf: str, facts: dict[str, Any], *, lookup: bool, cache: str) -> A
         genai.LLMPipeline(str(place / "model.gguf"), "CPU", enable_save_ov_model=True)
         for part in ("openvino_model.xml", "openvino_model.bin"):
             (place / part).unlink()
-            (place / part).symlink_to(Path(facts["exported_to"]) / part)
+            (place / part).symlink_to(Path(metadata["exported_to"]) / part)
         options: dict[str, Any] = {
-            "INFERENCE_NUM_THREADS": facts["threads"],
+            "INFERENCE_NUM_THREADS": metadata["threads"],
             "KV_CACHE_PRECISION": cache,
         }
         if lookup:

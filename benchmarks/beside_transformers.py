@@ -1,7 +1,8 @@
 """Our transformers engine beside transformers' own generate: plain, or both with prompt lookup.
 
 python benchmarks/beside_transformers.py DIRECTORY plain --tokens 48 --dtype bfloat16
-python benchmarks/beside_transformers.py DIRECTORY lookup --limit 15 --categories edit,rag
+python benchmarks/beside_transformers.py DIRECTORY lookup --max-draft-tokens 15 \
+    --categories edit,rag
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from paceline.engines.load import load
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("mode", choices=["plain", "lookup"])
+    parser.add_argument("mode", choices=["baseline", "lookup"])
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--limit", type=int, default=15)
+    parser.add_argument("--max-draft-tokens", type=int, default=15)
     parser.add_argument("--draft", default="lookup:min_match=1,reach=4")
     parser.add_argument("--categories")
     args = parser.parse_args()
     torch.set_grad_enabled(False)
     engine = load(args.model, engine="transformers", dtype=args.dtype, context_size=2048)
     draft = create_draft(args.draft, engine) if args.mode == "lookup" else None
-    directory = engine.facts().get("converted_to", args.model)
+    directory = engine.metadata().get("converted_to", args.model)
     peer = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, args.dtype)).eval()
     options: dict[str, Any] = {"do_sample": False, "pad_token_id": 0}
     if args.mode == "lookup":
@@ -41,8 +42,10 @@ def main() -> None:
     def ours(tokens: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         stop = StopConditions(max_tokens=args.tokens)
         started = perf_counter()
-        done = generate(engine, tokens, stop=stop, draft=draft, limit=args.limit)
-        return perf_counter() - started - done.figures.prefill_s, done.tokens
+        done = generate(
+            engine, tokens, stop=stop, draft=draft, max_draft_tokens=args.max_draft_tokens
+        )
+        return perf_counter() - started - done.stats.prefill_s, done.tokens
 
     def their_seconds(tokens: tuple[int, ...], count: int) -> tuple[float, tuple[int, ...]]:
         ids = torch.tensor([tokens])
@@ -62,7 +65,15 @@ def main() -> None:
         side(chosen[0].tokens(engine)[:64])
     result = interleaved(engine, chosen, ours, theirs)
     name = f"transformers-{args.mode}-{args.dtype}-{Path(args.model).name}"
-    write(name, {"target": engine.facts(), "draft": args.draft, "limit": args.limit, **result})
+    write(
+        name,
+        {
+            "target": engine.metadata(),
+            "draft": args.draft,
+            "max_draft_tokens": args.max_draft_tokens,
+            **result,
+        },
+    )
     print(result["ratio"], result["by_category"])
 
 

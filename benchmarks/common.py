@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.machine import machine_facts
+from paceline.bench.machine import machine_metadata
 from paceline.bench.prompts.formats import find_workload
 from paceline.bench.prompts.workload import WorkloadPrompt
 from paceline.bench.stats import Pair, speed_ratio
@@ -95,7 +95,7 @@ def write(name: str, document: dict[str, Any]) -> None:
         "benchmark": name,
         "command": ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]],
         "commit": commit,
-        "machine": machine_facts(),
+        "machine": machine_metadata(),
         **document,
     }
     RESULTS.mkdir(exist_ok=True)

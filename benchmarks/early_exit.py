@@ -2,7 +2,8 @@
 speed beside transformers' own `assistant_early_exit` at the same layer.
 
 python benchmarks/early_exit.py DIRECTORY --dtype float32
-python benchmarks/early_exit.py DIRECTORY --exit 15 --limit 4 --tokens 32 --categories edit,json
+python benchmarks/early_exit.py DIRECTORY --exit 15 --max-draft-tokens 4 --tokens 32 \
+    --categories edit,json
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--exit", type=int, help="the exit layer of the comparison (default: half)")
     parser.add_argument(
-        "--limit", type=int, default=4, help="tokens drafted a round, on both sides"
+        "--max-draft-tokens", type=int, default=4, help="tokens drafted a round, on both sides"
     )
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--categories", default="edit,json,code,chat")
@@ -41,7 +42,7 @@ def main() -> None:
     torch.set_grad_enabled(False)
     engine = load(args.model, engine="transformers", dtype=args.dtype, context_size=2048)
     stack = LayerStack(args.model, engine.module)
-    result: dict[str, Any] = {"target": engine.facts(), **steps(engine, stack)}
+    result: dict[str, Any] = {"target": engine.metadata(), **steps(engine, stack)}
     layers = len(stack.layers)
     if not args.steps_only:
         result["comparison"] = beside_theirs(engine, args, args.exit or layers // 2)
@@ -80,7 +81,7 @@ def steps(engine: Any, stack: LayerStack) -> dict[str, Any]:
             if repeat:  # the first warms up
                 taken[name].append(perf_counter() - began)
     memory = {
-        "weights_bytes": engine.facts()["weights_bytes"],
+        "weights_bytes": engine.metadata()["weights_bytes"],
         "resident_grown_bytes": resident_bytes() - resident,
         "peak_grown_bytes": (peak_memory_bytes() or 0) - (before or 0),
     }
@@ -113,9 +114,9 @@ def resident_bytes() -> int:
 def beside_theirs(engine: Any, args: argparse.Namespace, exit_at: int) -> dict[str, Any]:
     """The same prompts, greedy, both with the same exit and a constant number of drafted tokens."""
     draft = create_draft(f"early-exit:layers={exit_at}", engine)
-    directory = engine.facts().get("converted_to", args.model)
+    directory = engine.metadata().get("converted_to", args.model)
     peer = AutoModelForCausalLM.from_pretrained(directory, dtype=getattr(torch, args.dtype)).eval()
-    peer.generation_config.num_assistant_tokens = args.limit
+    peer.generation_config.num_assistant_tokens = args.max_draft_tokens
     peer.generation_config.num_assistant_tokens_schedule = "constant"
     peer.generation_config.assistant_confidence_threshold = 0.0
     accepted = [0, 0]
@@ -123,10 +124,12 @@ def beside_theirs(engine: Any, args: argparse.Namespace, exit_at: int) -> dict[s
     def ours(tokens: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         stop = StopConditions(max_tokens=args.tokens)
         began = perf_counter()
-        done = generate(engine, tokens, stop=stop, draft=draft, limit=args.limit)
-        accepted[0] += done.figures.accepted
-        accepted[1] += done.figures.proposed
-        return perf_counter() - began - done.figures.prefill_s, done.tokens
+        done = generate(
+            engine, tokens, stop=stop, draft=draft, max_draft_tokens=args.max_draft_tokens
+        )
+        accepted[0] += done.stats.accepted
+        accepted[1] += done.stats.proposed
+        return perf_counter() - began - done.stats.prefill_s, done.tokens
 
     def their_seconds(tokens: tuple[int, ...], count: int) -> tuple[float, tuple[int, ...]]:
         ids = torch.tensor([tokens], device=peer.device)
@@ -153,7 +156,7 @@ def beside_theirs(engine: Any, args: argparse.Namespace, exit_at: int) -> dict[s
     result = interleaved(engine, chosen, ours, theirs)
     return {
         "exit_layer": exit_at,
-        "limit": args.limit,
+        "max_draft_tokens": args.max_draft_tokens,
         "tokens": args.tokens,
         "our_acceptance": accepted[0] / max(1, accepted[1]),
         **result,

@@ -39,13 +39,13 @@ def main() -> None:
     for name in args.engines.split(","):
         with load(args.model, engine=name, context_size=1024, max_sequences=args.streams) as engine:
             found[name] = {
-                "facts": engine.facts(),
+                "metadata": engine.metadata(),
                 "round_outside_forward_and_draft_ms": rounds(engine, args.tokens),
             }
             if name == "openvino":
                 found[name]["inputs_ms"] = inputs(engine, args.streams, args.tokens)
             model = Path(engine.model).stem.lower()
-        print(name, {key: value for key, value in found[name].items() if key != "facts"})
+        print(name, {key: value for key, value in found[name].items() if key != "metadata"})
     write(f"engine-overhead-{model}", {"engines": found})
 
 
@@ -56,7 +56,9 @@ def rounds(engine: Engine, tokens: int) -> dict[str, Any]:
     found = {}
     for name, sampling in SAMPLINGS.items():
         draft = create_draft("lookup:min_match=1", engine)
-        done = generate(engine, prompt, draft=draft, limit=7, sampling=sampling, stop=stop)
+        done = generate(
+            engine, prompt, draft=draft, max_draft_tokens=7, sampling=sampling, stop=stop
+        )
         found[name] = told([r.other_s for r in done.rounds if not r.prefill])
     return found
 
@@ -66,10 +68,10 @@ def inputs(engine: Any, streams: int, tokens: int) -> dict[str, Any]:
     given = engine._graphs.any_rows.inputs
     fill, taken = given.fill, []
 
-    def timed(stretches: Any) -> Any:
+    def timed(segments: Any) -> Any:
         started = perf_counter()
-        rows = fill(stretches)
-        taken.append((len(stretches), perf_counter() - started))
+        rows = fill(segments)
+        taken.append((len(segments), perf_counter() - started))
         return rows
 
     given.fill = timed

@@ -69,7 +69,9 @@ def measured(engine: Engine, tokens: int, until: float) -> dict[str, Any]:
         Configuration(name, drafts, None, policy=policy.fresh),
         Configuration("lookup -n 7", drafts, 7),
     ]
-    whole = BenchResult(engine.facts(), [Configuration("plain"), *configurations], Workload("", ()))
+    whole = BenchResult(
+        engine.metadata(), [Configuration("baseline"), *configurations], Workload("", ())
+    )
     for prompt in prompts():
         if monotonic() > until:
             break
@@ -81,10 +83,10 @@ def measured(engine: Engine, tokens: int, until: float) -> dict[str, Any]:
         whole.runs += part.runs
         print(prompt.id, *(f"{c.name}: {part.ratio(c.name)}" for c in configurations))
     return {
-        "target": engine.facts(),
+        "target": engine.metadata(),
         "costs": costs.as_document(),
         "prompts": len({run.prompt.id for run in whole.runs}),
-        "times_plain": {
+        "speedup": {
             c.name: {
                 category or "all": ratio and vars_of(ratio)
                 for category in (None, *whole.categories)

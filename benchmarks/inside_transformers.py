@@ -29,7 +29,7 @@ from paceline.bench.stats import Pair, speed_ratio
 from paceline.engines.transformers.engine import TransformersEngine
 from paceline.integrations.transformers import DRAFTS, paceline_drafts
 
-SIDES = ("plain", "ours", "lookup")
+SIDES = ("baseline", "ours", "lookup")
 
 
 class Clock(BaseStreamer):
@@ -60,7 +60,9 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--draft", default=",".join(DRAFTS), help="several: with commas between")
-    parser.add_argument("--limit", type=int, help="always offer so many; default: the policy")
+    parser.add_argument(
+        "--max-draft-tokens", type=int, help="always offer so many; default: the policy"
+    )
     parser.add_argument("--share", action="store_true", help="counts live on, too")
     parser.add_argument("--sample", action="store_true", help="temperature 0.7, top-p 0.95")
     parser.add_argument("--categories")
@@ -70,12 +72,14 @@ def main() -> None:
     reader = TransformersEngine.load_tokenizer(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype))
     model.eval()
-    drafts = paceline_drafts(args.draft.split(","), limit=args.limit, share=args.share)
+    drafts = paceline_drafts(
+        args.draft.split(","), max_draft_tokens=args.max_draft_tokens, share=args.share
+    )
     options: dict[str, Any] = {"max_new_tokens": args.tokens, "pad_token_id": 0}
     sampled = {"do_sample": True, "temperature": 0.7, "top_p": 0.95, "top_k": 0}
     options |= sampled if args.sample else {"do_sample": False}
     more: dict[str, dict[str, Any]] = {
-        "plain": {},
+        "baseline": {},
         "ours": {"custom_generate": drafts},
         "lookup": {"prompt_lookup_num_tokens": 10},  # its users' usual setting
     }
@@ -92,7 +96,7 @@ def main() -> None:
         found = {"text": out[0, len(tokens) :].tolist(), "rounds": clock.rounds}
         found["s"] = clock.decode_s
         if side == "ours":
-            found["draft_s"] = drafts.figures.draft_s
+            found["draft_s"] = drafts.stats.draft_s
         return found
 
     chosen = prompts(args.categories.split(",") if args.categories else None)
@@ -112,9 +116,9 @@ def main() -> None:
     settings = {key: str(value) for key, value in vars(args).items()}
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     write(name, {"settings": settings, "versions": versions, "rows": rows, "found": found})
-    print(f"{'':12}{'times plain':20}{'its own lookup':20}tokens per round, both")
+    print(f"{'':12}{'times baseline':20}{'its own lookup':20}tokens per round, both")
     for category, values in found.items():
-        ours, theirs = shown(values["ours_times_plain"]), shown(values["lookup_times_plain"])
+        ours, theirs = shown(values["ours_speedup"]), shown(values["lookup_speedup"])
         rounds = f"{values['ours_tokens_per_round']:.2f} {values['lookup_tokens_per_round']:.2f}"
         print(f"{category:12}{ours:20}{theirs:20}{rounds}")
 
@@ -125,8 +129,8 @@ def row(name: str, category: str, number: int, got: dict[str, Any]) -> dict[str,
         # the first token belongs to the prefill
         made |= {f"{side}_s": run["s"], f"{side}_tokens": len(run["text"]) - 1}
         made[f"{side}_rounds"] = run["rounds"]
-        if side != "plain":
-            made[f"{side}_same_text"] = run["text"] == got["plain"]["text"]
+        if side != "baseline":
+            made[f"{side}_same_text"] = run["text"] == got["baseline"]["text"]
     made["ours_draft_ms_per_round"] = 1e3 * got["ours"]["draft_s"] / max(1, got["ours"]["rounds"])
     return made
 
@@ -148,8 +152,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         )
 
     return {
-        "ours_times_plain": ratio("plain", "ours"),
-        "lookup_times_plain": ratio("plain", "lookup"),
+        "ours_speedup": ratio("baseline", "ours"),
+        "lookup_speedup": ratio("baseline", "lookup"),
         "ours_times_lookup": ratio("lookup", "ours"),
         "ours_tokens_per_round": per_round("ours"),
         "lookup_tokens_per_round": per_round("lookup"),

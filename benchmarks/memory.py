@@ -42,25 +42,25 @@ def main() -> None:
         engine,
         prompt,
         draft=draft,
-        limit=LIMIT,
+        max_draft_tokens=LIMIT,
         stop=StopConditions(max_tokens=32, ignore_end=True),
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    facts = engine.facts()
+    metadata = engine.metadata()
     rows = (LIMIT + 1) * engine.vocabulary_size * 4
-    expected = facts["weights_bytes"] + facts["cache_bytes"] + rows
+    expected = metadata["weights_bytes"] + metadata["cache_bytes"] + rows
     result = {
         "prompt_tokens": done.prompt_tokens,
         "before_bytes": before,
         "peak_bytes": peak,
-        "weights_bytes": facts["weights_bytes"],
-        "cache_bytes": facts["cache_bytes"],
+        "weights_bytes": metadata["weights_bytes"],
+        "cache_bytes": metadata["cache_bytes"],
         "rows_bytes": rows,
         "peak_over_expected": (peak - before) / expected,
     }
     print(result)
-    engine_name = facts["engine"]
-    write(f"memory-{engine_name}-{Path(args.model).name}", {"target": facts, **result})
+    engine_name = metadata["engine"]
+    write(f"memory-{engine_name}-{Path(args.model).name}", {"target": metadata, **result})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""How far apart two engines' next-token laws are on the same weights: nats a token, on the lap.
+"""How far apart two engines' next-token distributions are on the same weights: nats a token, on
+the lap.
 
     python benchmarks/next_token_laws.py MODEL.gguf llamacpp openvino
     python benchmarks/next_token_laws.py MODEL.gguf openvino:strict openvino
@@ -33,7 +34,7 @@ def main() -> None:
         text = prompt.tokens(truth)[: args.tokens]
         if text != prompt.tokens(other)[: args.tokens]:
             raise SystemExit(f"The tokenizers cut {prompt.id} differently.")
-        p, q = log_laws(truth, text), log_laws(other, text)
+        p, q = log_distributions(truth, text), log_distributions(other, text)
         each = (np.exp(p) * (p - q)).sum(-1)
         first.append(each[0])
         nats.append(each[1:])
@@ -47,8 +48,10 @@ def main() -> None:
         "first_token_mean_nats": float(np.mean(first)),  # some engines round it worse
         "same_argmax": float(np.concatenate(agree).mean()),
     }
-    name = f"laws-{args.truth}-{args.other}-{Path(truth.model).stem.lower()}".replace(":", "-")
-    write(name, {"truth": truth.facts(), "other": other.facts(), **result})
+    name = f"distributions-{args.truth}-{args.other}-{Path(truth.model).stem.lower()}".replace(
+        ":", "-"
+    )
+    write(name, {"truth": truth.metadata(), "other": other.metadata(), **result})
     print(result)
 
 
@@ -58,7 +61,7 @@ def engine_as_told(model: str, told: str) -> Engine:
     return load(model, engine=name, context_size=1024, **options)
 
 
-def log_laws(engine: Engine, text: tuple[int, ...]) -> Any:
+def log_distributions(engine: Engine, text: tuple[int, ...]) -> Any:
     """Log-probabilities after each token: float64, shape (tokens, vocabulary)."""
     sequence = engine.open()
     [rows] = engine.score([Job(sequence, text, len(text))])

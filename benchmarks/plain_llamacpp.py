@@ -24,14 +24,14 @@ def main() -> None:
     args = parser.parse_args()
     path = resolve(args.model)
     engine = load(path, context_size=2048)
-    threads = engine.facts()["threads"]
+    threads = engine.metadata()["threads"]
     peer = Llama(path, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
 
     def ours(tokens: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         stop = StopConditions(max_tokens=args.tokens, ignore_end=True)
         started = perf_counter()
         done = generate(engine, tokens, stop=stop)
-        return perf_counter() - started - done.figures.prefill_s, done.tokens
+        return perf_counter() - started - done.stats.prefill_s, done.tokens
 
     def theirs(tokens: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         stream = peer.generate(list(tokens), temp=0.0, repeat_penalty=1.0, reset=True)
@@ -44,7 +44,7 @@ def main() -> None:
     for side in (ours, theirs):
         side(chosen[0].tokens(engine)[:64])
     result = interleaved(engine, chosen, ours, theirs)
-    write(f"plain-llamacpp-{args.model}", {"target": engine.facts(), **result})
+    write(f"plain-llamacpp-{args.model}", {"target": engine.metadata(), **result})
     print(result["ratio"])
 
 

@@ -14,7 +14,7 @@ from common import write
 
 import paceline
 from paceline.bench.local import bench as bench_module
-from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.file import RunFile
 from paceline.bench.local.run import ends_of
 from paceline.bench.prompts.formats import find_workload
@@ -53,7 +53,7 @@ def main() -> None:
 
     bench_module.ends_of = timed_ends
     with paceline.load(args.model) as engine, tempfile.TemporaryDirectory() as folder:
-        every = with_plain([Configuration("lookup -n 3", {"lookup": LookupDraft()}, 3)])
+        every = with_baseline([Configuration("lookup -n 3", {"lookup": LookupDraft()}, 3)])
         header = header_of(engine, every, workload, max_tokens=args.max_tokens)
         file, result = RunFile.open(Path(folder) / "run.jsonl", header)
         keeper = Timed(file)
@@ -62,7 +62,7 @@ def main() -> None:
                 engine, every, workload, max_tokens=args.max_tokens, result=result, keeper=keeper
             )
         size = (Path(folder) / "run.jsonl").stat().st_size
-    decode_s = sum(run.figures.decode_s for run in result.runs)
+    decode_s = sum(run.stats.decode_s for run in result.runs)
     rounds = sum(len(run.rounds) for run in result.runs)
     kept_s = keeper.seconds + ends_s
     found = {

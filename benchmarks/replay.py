@@ -74,8 +74,8 @@ def row(some: list[Pair]) -> dict[str, float]:
 
     def judged() -> None:
         found = Answers(list(replay(log, {"lookup": draft}, ())), "lookup")
-        for limit in LIMITS:
-            found.outcomes(limit)
+        for max_draft_tokens in LIMITS:
+            found.outcomes(max_draft_tokens)
 
     pass_s = best_s(lambda: [replayed(draft, *pair) for pair in some])
     judged_s = best_s(judged)

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from time import perf_counter
 
-from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.file import RunFile
 from paceline.bench.local.result import BenchResult
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
@@ -47,8 +47,13 @@ def workload(each: int) -> Workload:
 def write_run(path: Path, rounds: int, temperature: float) -> int:
     """A run file of at least so many rounds, and how many it has."""
     engine, sampling = ToyEngine(8, seed=1), Sampling(temperature=temperature, seed=1)
-    configurations = with_plain(
-        [Configuration(f"lookup -n {limit}", {"lookup": LookupDraft()}, limit) for limit in LIMITS]
+    configurations = with_baseline(
+        [
+            Configuration(
+                f"lookup -n {max_draft_tokens}", {"lookup": LookupDraft()}, max_draft_tokens
+            )
+            for max_draft_tokens in LIMITS
+        ]
     )
     each = 4
     while True:

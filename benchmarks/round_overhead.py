@@ -18,7 +18,7 @@ from common import prompts, write
 
 from paceline import Draft, Proposal, Sampling, StopConditions, create_draft, generate, load
 from paceline.engines.base import Engine, Job
-from paceline.sampling.processors import law_of
+from paceline.sampling.processors import distribution_of
 from paceline.testing import ToyEngine
 from paceline.verify.block import BlockVerifier
 
@@ -41,20 +41,24 @@ class ReplayEngine(ToyEngine):
 
 
 class Told(Draft):
-    """Offers the most likely tokens of the replayed rows; sampled, it tells their laws."""
+    """Offers the most likely tokens of the replayed rows; sampled, it tells their distributions."""
 
     name = summary = "told"
 
     def __init__(self, rows: np.ndarray, start: int, sampling: Sampling, sampled: bool) -> None:
         best = [int(row.argmax()) for row in rows]
-        laws = [law_of(row, sampling) for row in rows] if sampled else None
-        self.best, self.laws, self.start = best, laws, start
+        distributions = [distribution_of(row, sampling) for row in rows] if sampled else None
+        self.best, self.distributions, self.start = best, distributions, start
 
     def propose(self, contexts: Any, limits: Any) -> list[Proposal]:
         first = len(contexts[0].history) - 1 - self.start
         places = [(first + i) % len(self.best) for i in range(limits[0])]
-        laws = None if self.laws is None else tuple(self.laws[place] for place in places)
-        return [Proposal(tuple(self.best[place] for place in places), self.name, laws)]
+        distributions = (
+            None
+            if self.distributions is None
+            else tuple(self.distributions[place] for place in places)
+        )
+        return [Proposal(tuple(self.best[place] for place in places), self.name, distributions)]
 
 
 def main() -> None:
@@ -76,12 +80,12 @@ def main() -> None:
         ),
     }
     result = {}
-    for name, (sampling, verifier, laws) in cases.items():
+    for name, (sampling, verifier, distributions) in cases.items():
         done = generate(
             ReplayEngine(engine, rows, start),
             prompt,
-            draft=Told(rows, start, sampling, laws),
-            limit=WIDTH - 1,
+            draft=Told(rows, start, sampling, distributions),
+            max_draft_tokens=WIDTH - 1,
             sampling=sampling,
             verifier=verifier,
             stop=StopConditions(max_tokens=600, ignore_end=True),
@@ -94,7 +98,7 @@ def main() -> None:
         replay,
         prompt,
         draft=draft,
-        limit=WIDTH - 1,
+        max_draft_tokens=WIDTH - 1,
         stop=StopConditions(max_tokens=600, ignore_end=True),
     )
     taken = [1e3 * r.draft_s for r in done.rounds if not r.prefill]

@@ -44,10 +44,10 @@ def main() -> None:
     if len(names) < len(args.engines.split(",")):
         raise SystemExit("Each engine can be there once.")
     rows: list[dict[str, Any]] = []
-    chance = random.Random(args.seed)
+    rng = random.Random(args.seed)
     for turn in range(args.turns):
-        seed = chance.random()  # the same prompts for all
-        for name in chance.sample(names, len(names)):
+        seed = rng.random()  # the same prompts for all
+        for name in rng.sample(names, len(names)):
             rows.append({"turn": turn, "engine": name, **sides[name].run(seed)})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     first, *others = names
@@ -60,7 +60,7 @@ def main() -> None:
         f"streams-{args.streams}-{label(sides[names[-1]].engine)}",
         {
             "draft": args.draft,
-            "engines": {name: side.engine.facts() for name, side in sides.items()},
+            "engines": {name: side.engine.metadata() for name, side in sides.items()},
             "ratios": ratios,
             "rows": rows,
         },

@@ -44,7 +44,7 @@ class Side:
                 "widest": max((r.width for r in rounds), default=0),
             }
         )
-        return done.figures.decode_s, done.tokens
+        return done.stats.decode_s, done.tokens
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     drafts = "+".join(spec.replace("/", "-") for spec in args.draft)
     first, second = (told.partition("=")[0] for told in (args.first, args.second))
     name = f"{first}-beside-{second}-{drafts}-{label(mine)}"
-    engines = {"ours": mine.facts(), "theirs": theirs.facts()}
+    engines = {"ours": mine.metadata(), "theirs": theirs.metadata()}
     write(name, {"drafts": args.draft, "engines": engines, **result})
     print(result["ratio"], result["by_category"])
 

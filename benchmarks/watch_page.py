@@ -20,16 +20,16 @@ from common import HERE, write
 from paceline.monitor.counters import Counters
 from paceline.monitor.dialects import WANTED
 from paceline.monitor.lines import block
-from paceline.monitor.prometheus import parse_page
+from paceline.monitor.prometheus import parse_metrics
 from paceline.monitor.verdict import judge
-from paceline.monitor.window import Reading, reading_of, window_of
+from paceline.monitor.window import Scrape, reading_of, window_of
 from paceline.plan.document import Draft, Expected, Measured, PlanDocument, Target
 
 PAGE = HERE / "data" / "vllm-0.32-page.txt"
 PLAN = PlanDocument(
     target=Target(name="t", engine="vllm"),
     draft=Draft(kind="ngram", name="ngram"),
-    limit=4,
+    max_draft_tokens=4,
     expected=Expected(acceptance_at=(0.9, 0.8, 0.7, 0.6), break_even_tokens=1.6),
     measured=Measured(source="endpoint"),
 )
@@ -44,9 +44,9 @@ def main() -> None:
     for least in map(int, args.series.split(",")):
         text, engines = page_of(least)
         series = sum(not line.startswith("#") for line in text.splitlines())
-        earlier = readings(text)
+        earlier = scrapes(text)
         ours = timed(lambda text=text, earlier=earlier: judged(text, earlier), args.times)
-        whole = timed(lambda text=text: parse_page(text), max(3, args.times // 5))
+        whole = timed(lambda text=text: parse_metrics(text), max(3, args.times // 5))
         result[series] = {
             "engines": engines,
             "bytes": len(text),
@@ -54,7 +54,7 @@ def main() -> None:
             "parsed_in_whole_by_prometheus_client_ms": whole,
         }
         print(series, "series:", result[series])
-    write("watch-page", {"page": PAGE.name, "series": result})
+    write("watch-page", {"metrics": PAGE.name, "series": result})
 
 
 def page_of(least: int) -> tuple[str, int]:
@@ -73,9 +73,9 @@ def page_of(least: int) -> tuple[str, int]:
     return "\n".join(out) + "\n", engines
 
 
-def readings(text: str) -> list[Reading]:
+def scrapes(text: str) -> list[Scrape]:
     """Twelve that went before, each with a twelfth of what the page counts."""
-    last = reading_of([parse_page(text, WANTED)], 60.0, 60.0)
+    last = reading_of([parse_metrics(text, WANTED)], 60.0, 60.0)
     return [
         replace(
             last, at_s=5.0 * n, clock_s=5.0 * n, counters=scaled(last.counters, n / 12), series={}
@@ -97,12 +97,12 @@ def scaled(counters: Counters, share: float) -> Counters:
     )
 
 
-def judged(text: str, earlier: list[Reading]) -> str:
+def judged(text: str, earlier: list[Scrape]) -> str:
     """What the watch does when the last page of a window arrives."""
-    reading = reading_of([parse_page(text, WANTED)], 60.0, 60.0)
-    window = window_of([*earlier, reading])
-    plain = replace(window, total=replace(window.total, drafted=None, accepted=None))
-    return block(window, judge(window, plan=PLAN, baseline=[plain]))
+    scrape = reading_of([parse_metrics(text, WANTED)], 60.0, 60.0)
+    window = window_of([*earlier, scrape])
+    baseline = replace(window, total=replace(window.total, drafted=None, accepted=None))
+    return block(window, judge(window, plan=PLAN, baseline=[baseline]))
 
 
 def timed(what: Callable[[], Any], times: int) -> dict[str, float]:

@@ -66,7 +66,7 @@ time.sleep(86400)
 VLLM: dict[str, dict[str, Any] | None] = {
     "paying": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4},
     "losing": {"method": "draft_model", "num_speculative_tokens": 3},
-    "plain": None,
+    "baseline": None,
 }
 
 
@@ -140,9 +140,11 @@ def windows(
     args: argparse.Namespace, on: str, off: str, stop: threading.Event
 ) -> Iterator[tuple[float, float, Window, Verdict]]:
     """Each with the times between which it was counted."""
-    source, twin = Source((f"{on}/metrics",)), Source((f"{off}/metrics",))
+    source, control = Source((f"{on}/metrics",)), Source((f"{off}/metrics",))
     count, began = 0, time.monotonic()
-    for seen in watch(source, twin=twin, window_s=args.window, interval_s=args.interval, stop=stop):
+    for seen in watch(
+        source, control=control, window_s=args.window, interval_s=args.interval, stop=stop
+    ):
         if isinstance(seen, str):
             print(seen, file=sys.stderr)
             continue
@@ -166,7 +168,7 @@ def compared(
         rows.append(
             {
                 "verdict": verdict.state,
-                "times_plain": verdict.times_plain and asdict(verdict.times_plain),
+                "speedup": verdict.speedup and asdict(verdict.speedup),
                 "change": verdict.change,
                 "client": mine,
                 "tokens": window.tokens,
@@ -198,9 +200,9 @@ def told(asked: Sequence[Asked]) -> dict[str, Any]:
     """What the client's own times say."""
     ratio = speed_ratio([one.pair for one in asked])
     if ratio is None or ratio.low is None or ratio.high is None:
-        return {"state": "unknown", "times_plain": ratio and ratio.value}
+        return {"state": "unknown", "speedup": ratio and ratio.value}
     state = state_of(Interval(ratio.value, ratio.low, ratio.high))
-    return {"state": state, "times_plain": ratio.value, "low": ratio.low, "high": ratio.high}
+    return {"state": state, "speedup": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
 # Requests.
@@ -273,7 +275,9 @@ TEXTS = [one.messages[-1]["content"][:200] for one in prompts()]
 def servers(args: argparse.Namespace, name: str) -> Iterator[tuple[str, str]]:
     """The set-up's server and its twin without drafts, both ready."""
     ports = [free_port(), free_port()]
-    running = [start(args, kind, port) for kind, port in zip((name, "plain"), ports, strict=True)]
+    running = [
+        start(args, kind, port) for kind, port in zip((name, "baseline"), ports, strict=True)
+    ]
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     try:
         for url, process in zip(urls, running, strict=True):

@@ -26,21 +26,21 @@ class Case:
     options: tuple[str, ...] = ()
 
 
-def plan(kind: str, limit: int | None = 4, **changes: object) -> PlanDocument:
+def plan(kind: str, max_draft_tokens: int | None = 4, **changes: object) -> PlanDocument:
     made = PlanDocument(
         target=Target(name="smollm2-135m", engine="llamacpp", vocabulary_size=49152),
         draft=None if kind == "none" else Draft(kind=kind, name=kind),
-        limit=0 if kind == "none" else limit,
-        mean_limit=3.0 if limit is None else None,
+        max_draft_tokens=0 if kind == "none" else max_draft_tokens,
+        mean_draft_tokens=3.0 if max_draft_tokens is None else None,
         measured=Measured(source="bench", sampling={"temperature": 0.0}),
     )
     return replace(made, **changes)
 
 
 SCHEDULE = (
-    Step(from_batch=1, to_batch=2, limit=4),
-    Step(from_batch=3, to_batch=8, limit=2),
-    Step(from_batch=9, to_batch=None, limit=0),
+    Step(from_batch=1, to_batch=2, max_draft_tokens=4),
+    Step(from_batch=3, to_batch=8, max_draft_tokens=2),
+    Step(from_batch=9, to_batch=None, max_draft_tokens=0),
 )
 
 
@@ -50,7 +50,7 @@ def vllm(models: Models) -> list[Case]:
     return [
         Case("plain", plan("none"), target),
         Case("n-gram", plan("lookup"), target),
-        Case("ours", plan("lookup", limit=None), (*target, "--ours")),
+        Case("ours", plan("lookup", max_draft_tokens=None), (*target, "--ours")),
         Case("draft model", plan("model"), (*target, *draft)),
         Case(
             "draft model by batch size",

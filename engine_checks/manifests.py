@@ -44,7 +44,7 @@ PLANS = {
     "lookup": plan("lookup"),
     "model": plan("model"),
     "eagle3": plan("eagle3"),
-    "eagle3 by batch": plan("eagle3", limit=4, schedule=steps((1, 4, 4), (5, None, 0))),
+    "eagle3 by batch": plan("eagle3", max_draft_tokens=4, schedule=steps((1, 4, 4), (5, None, 0))),
     "none": plan("none"),
 }
 MODELS = {

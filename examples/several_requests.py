@@ -12,7 +12,7 @@ requests = [
         prompt=tuple(target.tokenizer.encode_chat([{"role": "user", "content": question}])),
         sampling=Sampling(temperature=0.7, top_p=0.95, seed=number),
         stop=StopConditions(max_tokens=40),
-        draft_limit=0 if number == 2 else None,
+        max_draft_tokens=0 if number == 2 else None,
     )
     for number, question in enumerate(questions)
 ]

@@ -37,9 +37,9 @@ def test_the_example_draft_is_the_page_s_and_decodes_exactly() -> None:
     draft = load(ROOT / "examples" / "bigram_draft" / "bigram_draft.py").BigramDraft()
     target = paceline.testing.ToyEngine(6, order=1, seed=2)
     stop = paceline.StopConditions(max_tokens=40)
-    drafted = paceline.generate(target, [1, 2], draft=draft, limit=5, stop=stop)
+    drafted = paceline.generate(target, [1, 2], draft=draft, max_draft_tokens=5, stop=stop)
     assert drafted.tokens == paceline.generate(target, [1, 2], stop=stop).tokens
-    assert drafted.figures.accepted > 10
+    assert drafted.stats.accepted > 10
 
 
 def test_the_example_without_a_model_runs() -> None:

@@ -23,13 +23,14 @@ def target(smollm2_path: Path):
 
 
 def test_lookup_decodes_the_target_s_own_words(target) -> None:
-    """Greedy text may part from plain only where rounding flips a near-tie; the law is the same."""
+    """Greedy text may part from plain only where rounding flips a near-tie; the distribution is
+    the same."""
     stop = StopConditions(max_tokens=40)
-    plain = generate(target, QUESTION, stop=stop, logprobs=True)
+    baseline = generate(target, QUESTION, stop=stop, logprobs=True)
     draft = create_draft("lookup:min_match=1", target)
-    drafted = generate(target, QUESTION, stop=stop, logprobs=True, draft=draft, limit=3)
-    assert plain.text.split()[0] == drafted.text.split()[0]
-    assert drafted.figures.accepted > 0
+    drafted = generate(target, QUESTION, stop=stop, logprobs=True, draft=draft, max_draft_tokens=3)
+    assert baseline.text.split()[0] == drafted.text.split()[0]
+    assert drafted.stats.accepted > 0
     assert len(drafted.rounds) < len(drafted.tokens)
     assert all(log_prob <= 0 for log_prob in drafted.log_probs)
 

@@ -23,18 +23,20 @@ class Kind:
 
 
 KINDS = {
-    "paceline": Kind("paceline_worker.py", ("plain", "auto-lookup", "auto-lookup-draft"), True),
-    "transformers": Kind("transformers_worker.py", ("plain", "lookup", "draft"), True),
+    "paceline": Kind("paceline_worker.py", ("baseline", "auto-lookup", "auto-lookup-draft"), True),
+    "transformers": Kind("transformers_worker.py", ("baseline", "lookup", "draft"), True),
     "llamacpp": Kind(
-        "llamacpp_worker.py", ("plain", "ngram-simple", "ngram-mod", "ngram-cache", "draft"), False
+        "llamacpp_worker.py",
+        ("baseline", "ngram-simple", "ngram-mod", "ngram-cache", "draft"),
+        False,
     ),
-    "vllm": Kind("vllm_worker.py", ("plain", "ngram", "draft", "paceline"), False),
+    "vllm": Kind("vllm_worker.py", ("baseline", "ngram", "draft", "paceline"), False),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A peer in one mode: what a pair has two of. `plain` of the same group and peer is its
+    """A peer in one mode: what a pair has two of. `baseline` of the same group and peer is its
     baseline."""
 
     group: str
@@ -119,7 +121,7 @@ def _processes(
             raise unknown_name(f"mode of {entry['worker']}", mode, kind.modes)
     if entry.get("eager") and entry["worker"] != "vllm":
         raise SettingError(f"eager is set for {entry['peer']}.", "It is for vLLM: leave it out.")
-    if "plain" not in modes:
+    if "baseline" not in modes:
         raise SettingError(
             f"{entry['peer']} has no plain mode in the group {group!r}.",
             "Add it: the other modes are set beside it.",

@@ -14,7 +14,7 @@ import xllamacpp
 from worker import Answer, Ask, Message, serve, without_end
 
 TYPES = {
-    "plain": None,
+    "baseline": None,
     "ngram-simple": "NGRAM_SIMPLE",
     "ngram-mod": "NGRAM_MOD",
     "ngram-cache": "NGRAM_CACHE",
@@ -66,19 +66,19 @@ def start(args: argparse.Namespace) -> tuple[Ask, dict[str, Any]]:
             decode_s=timings["predicted_ms"] / 1e3,
             text=text,
             # The server leaves these out when nothing was drafted.
-            drafted=None if mode == "plain" else timings.get("draft_n", 0),
-            accepted=None if mode == "plain" else timings.get("draft_n_accepted", 0),
+            drafted=None if mode == "baseline" else timings.get("draft_n", 0),
+            accepted=None if mode == "baseline" else timings.get("draft_n_accepted", 0),
             end_tokens=ends,
             retokenised=tokens(text, add_special=False) == without_end(output, ends),
         )
 
-    facts = {
+    metadata = {
         "versions": {"xllamacpp": xllamacpp.__version__},
         "build": xllamacpp.get_system_info(),
         "threads": params.cpuparams.n_threads,
         "draft_tokens": params.speculative.draft.n_max if mode == "draft" else None,
     }
-    return ask, facts
+    return ask, metadata
 
 
 def _params(args: argparse.Namespace, mode: str) -> Any:
@@ -97,7 +97,7 @@ def _params(args: argparse.Namespace, mode: str) -> Any:
 
 def _check_mode(reply: dict[str, Any], mode: str) -> None:
     """The server goes on without drafts if it can't set them up, and only logs that."""
-    asked = {"plain": "none", "draft": "draft-simple"}.get(mode, mode)
+    asked = {"baseline": "none", "draft": "draft-simple"}.get(mode, mode)
     found = reply["generation_settings"]["speculative.types"]
     if found != asked:
         raise RuntimeError(f"the server drafts by {found!r} where {asked!r} was asked for")

@@ -19,7 +19,7 @@ from paceline.decode.step import Decoder
 from paceline.verify.chain import ChainVerifier
 
 MODES = {
-    "plain": (),
+    "baseline": (),
     "auto-lookup": ("lookup",),
     "auto-lookup-draft": ("lookup", "model"),
 }
@@ -52,21 +52,21 @@ def start(args: argparse.Namespace) -> tuple[Ask, dict[str, Any]]:
         seconds = perf_counter() - began
         if done.error is not None:
             raise done.error
-        figures = done.figures
+        stats = done.stats
         written = without_end(done.tokens, end_tokens)
         return Answer(
             prompt=prompt,
             output=done.tokens,
-            prefill_s=figures.prefill_s,
-            decode_s=seconds - figures.prefill_s,
+            prefill_s=stats.prefill_s,
+            decode_s=seconds - stats.prefill_s,
             text=done.text,
-            drafted=figures.proposed if mode in policies else None,
-            accepted=figures.accepted if mode in policies else None,
+            drafted=stats.proposed if mode in policies else None,
+            accepted=stats.accepted if mode in policies else None,
             end_tokens=end_tokens,
             retokenised=tokenizer.encode(done.text)[len(empty) :] == written,
         )
 
-    return ask, {"versions": _versions(), **engine.facts()}
+    return ask, {"versions": _versions(), **engine.metadata()}
 
 
 def _versions() -> dict[str, str]:

@@ -50,7 +50,7 @@ class Worker:
         except BaseException:
             self.close()
             raise
-        self.facts: dict[str, Any] = started["ready"]
+        self.metadata: dict[str, Any] = started["ready"]
 
     def ask(
         self,

@@ -33,9 +33,9 @@ class Record:
         self.rows.append(row)
         self._append(row)
 
-    def started_workers(self, group: str, facts: Mapping[str, Any]) -> None:
+    def started_workers(self, group: str, metadata: Mapping[str, Any]) -> None:
         """When, by which command, and what the workers of a group said of themselves."""
-        line = {"group": group, **facts}
+        line = {"group": group, **metadata}
         self.started.append(line)
         self._append(line)
 

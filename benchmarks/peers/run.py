@@ -31,7 +31,7 @@ from summary import summarise
 from table import markdown
 from tqdm import tqdm
 
-from paceline.bench.machine import machine_facts
+from paceline.bench.machine import machine_metadata
 from paceline.bench.prompts.formats import find_workload
 from paceline.bench.prompts.workload import WorkloadPrompt
 from paceline.errors import DataError, PacelineError
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         ],
         "max_tokens": args.max_tokens,
         "seed": args.seed,
-        "machine": machine_facts(),
+        "machine": machine_metadata(),
     }
     record = Record(out.with_suffix(".jsonl"), header)
     failed = False
@@ -196,12 +196,12 @@ class Crew:
 
     def start(self) -> dict[str, Any]:
         """Start every worker and warm it up; gives what each says of itself. Raises WorkerLost."""
-        facts: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
         for process in dict.fromkeys(self._processes.values()):
             began = monotonic()
             worker = self._begin(process)
-            facts[process.name] = {**worker.facts, "load_s": monotonic() - began}
-        return facts
+            metadata[process.name] = {**worker.metadata, "load_s": monotonic() - began}
+        return metadata
 
     def ask(self, side: Side, prompt: WorkloadPrompt, max_tokens: int) -> dict[str, Any]:
         process = self._processes[side]

@@ -1,4 +1,4 @@
-"""Rows of a run to what the table shows: milliseconds per token, and times plain."""
+"""Rows of a run to what the table shows: milliseconds per token, and speedup."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _group(group: str, rows: Sequence[Row], sides: Sequence[Side]) -> dict[str, 
         "same_text_other_count": _counted_otherwise(usable),
         "idle_cpu_share": _idle_share(rows),
         "sides": [
-            _side(side, usable.get(side), usable.get(Side(side.group, side.peer, "plain")))
+            _side(side, usable.get(side), usable.get(Side(side.group, side.peer, "baseline")))
             for side in sides
         ],
     }
@@ -61,7 +61,7 @@ def _answers(rows: Iterable[Row], side: Side) -> dict[str, Row]:
 
 
 def _side(
-    side: Side, found: Mapping[str, Row] | None, plain: Mapping[str, Row] | None
+    side: Side, found: Mapping[str, Row] | None, baseline: Mapping[str, Row] | None
 ) -> dict[str, Any]:
     if not found:
         return {"peer": side.peer, "mode": side.mode, "answered": False}
@@ -74,14 +74,16 @@ def _side(
         "answered": True,
         "by_category": {
             category: _figures(
-                [name for name, row in found.items() if row["category"] == category], found, plain
+                [name for name, row in found.items() if row["category"] == category],
+                found,
+                baseline,
             )
             for category in categories
         },
-        "all": _figures([*found], found, plain),
+        "all": _figures([*found], found, baseline),
         "texts": len(found),
-        "texts_as_plain": plain
-        and sum(row["text"] == plain[name]["text"] for name, row in found.items()),
+        "texts_as_baseline": baseline
+        and sum(row["text"] == baseline[name]["text"] for name, row in found.items()),
         "retokenised": sum(row["retokenised"] for row in found.values()),
         "drafted": sum(drafted) if counted else None,
         "accepted": sum(row["accepted"] for row in found.values()) if counted else None,
@@ -90,23 +92,23 @@ def _side(
 
 
 def _figures(
-    names: Sequence[str], found: Mapping[str, Row], plain: Mapping[str, Row] | None
+    names: Sequence[str], found: Mapping[str, Row], baseline: Mapping[str, Row] | None
 ) -> dict[str, Any]:
     tokens = sum(found[name]["tokens"] for name in names)
     seconds = sum(found[name]["decode_s"] for name in names)
     ratio = None
-    if plain is not None and plain is not found:
-        ratio = speed_ratio([_pair(plain[name], found[name]) for name in names])
+    if baseline is not None and baseline is not found:
+        ratio = speed_ratio([_pair(baseline[name], found[name]) for name in names])
     return {
         "tokens": tokens,
         "decode_s": seconds,
         "ms_per_token": 1e3 * seconds / tokens if tokens else None,
-        "times_plain": ratio and {"value": ratio.value, "low": ratio.low, "high": ratio.high},
+        "speedup": ratio and {"value": ratio.value, "low": ratio.low, "high": ratio.high},
     }
 
 
-def _pair(plain: Row, drafted: Row) -> Pair:
-    return Pair(plain["decode_s"], plain["tokens"], drafted["decode_s"], drafted["tokens"])
+def _pair(baseline: Row, drafted: Row) -> Pair:
+    return Pair(baseline["decode_s"], baseline["tokens"], drafted["decode_s"], drafted["tokens"])
 
 
 def _read_differently(usable: Mapping[Side, Mapping[str, Row]]) -> list[str]:

@@ -53,11 +53,11 @@ def _cells(side: Mapping[str, Any], categories: Sequence[str]) -> list[str]:
     if not side["answered"]:
         return ["-"] * (len(categories) + 2) + ["no answer"]
     found = side["by_category"]
-    plain = side["mode"] == "plain"
+    baseline = side["mode"] == "baseline"
     return [
         *(_cell(found[category]) if category in found else "-" for category in categories),
         "-" if side["drafted"] is None else _accepted(side["drafted"], side["accepted"]),
-        "-" if plain else f"{_count(side['texts_as_plain'])} of {side['texts']}",
+        "-" if baseline else f"{_count(side['texts_as_baseline'])} of {side['texts']}",
         _cell(side["all"], interval=True),
     ]
 
@@ -70,10 +70,10 @@ def _accepted(drafted: int, accepted: int) -> str:
     return f"{drafted}, {accepted / drafted:.0%}" if drafted else "0"
 
 
-def _cell(figures: Mapping[str, Any], *, interval: bool = False) -> str:
-    if figures["ms_per_token"] is None:
+def _cell(stats: Mapping[str, Any], *, interval: bool = False) -> str:
+    if stats["ms_per_token"] is None:
         return "-"
-    text, times = f"{figures['ms_per_token']:.0f}", figures["times_plain"]
+    text, times = f"{stats['ms_per_token']:.0f}", stats["speedup"]
     if times is None:
         return text
     shown = f"{times['value']:.2f}"

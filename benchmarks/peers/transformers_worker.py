@@ -56,7 +56,7 @@ def start(args: argparse.Namespace) -> tuple[Ask, dict[str, Any]]:
 
     model, tokenizer = load(args.model), AutoTokenizer.from_pretrained(args.model)
     options: dict[str, dict[str, Any]] = {
-        "plain": {},
+        "baseline": {},
         "lookup": {"prompt_lookup_num_tokens": LOOKUP_TOKENS},
     }
     if "draft" in args.modes:
@@ -91,19 +91,19 @@ def start(args: argparse.Namespace) -> tuple[Ask, dict[str, Any]]:
             prefill_s=prefill_s,
             decode_s=whole_s - prefill_s,
             text=text,
-            drafted=None if mode == "plain" else tally.drafted,
-            accepted=None if mode == "plain" else tally.accepted,
+            drafted=None if mode == "baseline" else tally.drafted,
+            accepted=None if mode == "baseline" else tally.accepted,
             end_tokens=end_tokens,
             retokenised=tokenizer.encode(text, add_special_tokens=False) == written,
         )
 
-    facts = {
+    metadata = {
         "versions": {"transformers": transformers.__version__, "torch": torch.__version__},
         "dtype": str(model.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "lookup_tokens": LOOKUP_TOKENS,
     }
-    return ask, facts
+    return ask, metadata
 
 
 if __name__ == "__main__":

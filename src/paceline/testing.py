@@ -1,7 +1,7 @@
 """Tools for testing drafts, verifiers and whatever is built on them.
 
 `ToyEngine` decodes without a model and independently of width. `enumerate_outcomes` works out the
-exact distribution of anything that draws only through a `Chance`. `verified_distribution` uses it
+exact distribution of anything that draws only through a `Rng`. `verified_distribution` uses it
 to prove a verifier: the distribution of everything emitted, given how proposals are drawn.
 """
 
@@ -15,36 +15,38 @@ from typing import Any, TypeVar
 import numpy as np
 
 from paceline.engines.toy import ToyEngine
-from paceline.sampling.distribution import Law
-from paceline.sampling.rng import Chance
+from paceline.sampling.distribution import Distribution
+from paceline.sampling.rng import Rng
 from paceline.types import Proposal, Round
 from paceline.verify.base import Verifier
 
 __all__ = [
     "ToyEngine",
+    "baseline_distribution",
     "enumerate_outcomes",
-    "plain_distribution",
-    "rational_law",
+    "rational_distribution",
     "sample_round",
     "verified_distribution",
 ]
 
 Outcome = TypeVar("Outcome", bound=Hashable)
-LawOf = Callable[[tuple[int, ...]], Law]
-"""A law for each context; rational, so that nothing is rounded."""
+DistributionOf = Callable[[tuple[int, ...]], Distribution]
+"""A distribution for each context; rational, so that nothing is rounded."""
 
 
-def rational_law(weights: Sequence[int | Fraction] | Mapping[int, int | Fraction]) -> Law:
-    """A law of exact rational probabilities in proportion to the weights. A mapping gives a sparse
-    law, a sequence a dense one; a mapping of one token a one-hot law.
+def rational_distribution(
+    weights: Sequence[int | Fraction] | Mapping[int, int | Fraction],
+) -> Distribution:
+    """A distribution of exact rational probabilities in proportion to the weights. A mapping gives
+    a sparse distribution, a sequence a dense one; a mapping of one token a one-hot distribution.
 
-    >>> rational_law([1, 3]).prob(1)
+    >>> rational_distribution([1, 3]).prob(1)
     Fraction(3, 4)
     """
     if isinstance(weights, Mapping):
         tokens = sorted(weights)
-        return Law(_normalised([weights[token] for token in tokens]), np.asarray(tokens))
-    return Law(_normalised(weights))
+        return Distribution(_normalised([weights[token] for token in tokens]), np.asarray(tokens))
+    return Distribution(_normalised(weights))
 
 
 def _normalised(weights: Sequence[int | Fraction]) -> np.ndarray:
@@ -71,19 +73,19 @@ class _Path:
         self.weight *= probability
         return value
 
-    def happens(self, probability: Any) -> bool:
+    def bernoulli(self, probability: Any) -> bool:
         probability = max(0, min(1, probability))
         return bool(self._choose([(True, probability), (False, 1 - probability)]))
 
-    def draw(self, law: Law) -> int:
-        return int(self._choose(law.items()))
+    def sample(self, distribution: Distribution) -> int:
+        return int(self._choose(distribution.items()))
 
 
-def enumerate_outcomes(experiment: Callable[[Chance], Outcome]) -> dict[Outcome, Any]:
+def enumerate_outcomes(experiment: Callable[[Rng], Outcome]) -> dict[Outcome, Any]:
     """The exact probability of every outcome of an experiment whose only randomness is its Chance.
 
-    >>> coin = rational_law([1, 1])
-    >>> enumerate_outcomes(lambda chance: chance.draw(coin) + chance.draw(coin))
+    >>> coin = rational_distribution([1, 1])
+    >>> enumerate_outcomes(lambda rng: rng.sample(coin) + rng.sample(coin))
     {0: Fraction(1, 4), 1: Fraction(1, 2), 2: Fraction(1, 4)}
     """
     distribution: dict[Outcome, Any] = {}
@@ -101,34 +103,34 @@ def enumerate_outcomes(experiment: Callable[[Chance], Outcome]) -> dict[Outcome,
 
 
 def verified_distribution(
-    verifier: Verifier, target: LawOf, draft: Callable[[Chance], Proposal], length: int
+    verifier: Verifier, target: DistributionOf, draft: Callable[[Rng], Proposal], length: int
 ) -> dict[tuple[int, ...], Any]:
     """The distribution of the first `length` tokens after the empty context, when a drafted and
     verified round is followed by plain decoding. A verifier is exact if and only if this equals
-    the target's own, `plain_distribution`, for every draft.
+    the target's own, `baseline_distribution`, for every draft.
 
-    target    the law after each context
+    target    the distribution after each context
     draft     draws a proposal; it must draw through the Chance it is given
     """
 
-    def round_of(chance: Chance) -> tuple[int, ...]:
-        proposal = draft(chance)
+    def round_of(rng: Rng) -> tuple[int, ...]:
+        proposal = draft(rng)
         tokens = proposal.tokens
         paths = [proposal.path(index) for index in range(-1, len(tokens))]
         rows = [target(tuple(tokens[index] for index in path)) for path in paths]
-        verdict = verifier.verify(proposal, rows, chance)
+        verdict = verifier.verify(proposal, rows, rng)
         return (*(tokens[index] for index in verdict.accepted), verdict.next_token)
 
     return _continued(enumerate_outcomes(round_of), target, length)
 
 
-def plain_distribution(target: LawOf, length: int) -> dict[tuple[int, ...], Any]:
+def baseline_distribution(target: DistributionOf, length: int) -> dict[tuple[int, ...], Any]:
     """The distribution of the first `length` tokens by plain decoding."""
     return _continued({(): Fraction(1)}, target, length)
 
 
 def _continued(
-    emitted: dict[tuple[int, ...], Any], target: LawOf, length: int
+    emitted: dict[tuple[int, ...], Any], target: DistributionOf, length: int
 ) -> dict[tuple[int, ...], Any]:
     """Texts of exactly `length` tokens, when plain decoding goes on from what was emitted."""
     whole: dict[tuple[int, ...], Any] = {}
@@ -142,17 +144,17 @@ def _continued(
     return whole
 
 
-def sample_round(*, limit: int = 0, accepted: int = 0, **changes: Any) -> Round:
+def sample_round(*, max_draft_tokens: int = 0, accepted: int = 0, **changes: Any) -> Round:
     """A round of one sequence, for testing what looks back on rounds: a plain one, or one in which
-    a draft offered `limit` tokens. `changes` are fields of `Round`.
+    a draft offered `max_draft_tokens` tokens. `changes` are fields of `Round`.
 
-    >>> sample_round(limit=3, accepted=1).emitted
+    >>> sample_round(max_draft_tokens=3, accepted=1).emitted
     2
     """
-    proposed = changes.pop("proposed", limit)
+    proposed = changes.pop("proposed", max_draft_tokens)
     fields: dict[str, Any] = {
         "emitted": accepted + 1,
-        "source": "draft" if limit else None,
+        "source": "draft" if max_draft_tokens else None,
         "width": proposed + 1,
         "batch": 1,
         "context": 5,
@@ -161,4 +163,9 @@ def sample_round(*, limit: int = 0, accepted: int = 0, **changes: Any) -> Round:
         "verify_s": 0.010,
         "other_s": 0.001,
     }
-    return Round(limit=limit, proposed=proposed, accepted=accepted, **(fields | changes))
+    return Round(
+        max_draft_tokens=max_draft_tokens,
+        proposed=proposed,
+        accepted=accepted,
+        **(fields | changes),
+    )

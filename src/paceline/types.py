@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from paceline.errors import SettingError
 
 if TYPE_CHECKING:
-    from paceline.sampling.distribution import Law
+    from paceline.sampling.distribution import Distribution
 
 Array: TypeAlias = Any
 """An array of the array API standard: a NumPy array, or a torch tensor where the engine has it."""
@@ -29,7 +29,7 @@ class FinishReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a next-token law is made from logits. The defaults are greedy decoding.
+    """How a next-token distribution is made from logits. The defaults are greedy decoding.
 
     The order is fixed, and the same for every scored row (see `paceline.sampling.processors`):
     repetition penalty, presence and frequency penalties, logit bias, banned and allowed tokens,
@@ -66,7 +66,8 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        # Beyond these bounds float32 logits overflow, and the law would be no law.
+        # Beyond these bounds float32 logits overflow, and the distribution would be no
+        # distribution.
         sensible = self.temperature == 0 or 1e-6 <= self.temperature <= 1e6
         _require(sensible, "temperature", self.temperature, "0 (greedy) or from 1e-6 to 1e6")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
@@ -114,8 +115,13 @@ class StopConditions:
     ignore_end: bool = False
 
     def __post_init__(self) -> None:
-        limit = self.max_tokens
-        _require(limit is None or limit >= 1, "max_tokens", limit, "1 or more")
+        max_draft_tokens = self.max_tokens
+        _require(
+            max_draft_tokens is None or max_draft_tokens >= 1,
+            "max_tokens",
+            max_draft_tokens,
+            "1 or more",
+        )
         _require(all(self.strings), "stop strings", list(self.strings), "non-empty texts")
 
 
@@ -124,7 +130,8 @@ class Request:
     """One prompt to decode.
 
     draft          use only the draft of this name; None leaves the choice to the policy.
-    draft_limit    most tokens a draft may offer in a round; 0 is off, None leaves it to the policy.
+    max_draft_tokens    most tokens a draft may offer in a round; 0 is off, None leaves it to the
+                        policy.
     logprobs       also return the target's log-probability of each emitted token, from its raw
                    logits (before penalties and temperature), as plain decoding gives it.
     margins        also return, per emitted token, by how much its processed logit (before
@@ -135,13 +142,18 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop: StopConditions = field(default_factory=StopConditions)
     draft: str | None = None
-    draft_limit: int | None = None
+    max_draft_tokens: int | None = None
     logprobs: bool = False
     margins: bool = False
 
     def __post_init__(self) -> None:
-        limit, most = self.draft_limit, self.stop.max_tokens
-        _require(limit is None or limit >= 0, "draft_limit", limit, "0 or more")
+        max_draft_tokens, most = self.max_draft_tokens, self.stop.max_tokens
+        _require(
+            max_draft_tokens is None or max_draft_tokens >= 0,
+            "max_draft_tokens",
+            max_draft_tokens,
+            "0 or more",
+        )
         least = self.sampling.min_tokens
         _require(most is None or least <= most, "min_tokens", least, f"at most max_tokens, {most}")
 
@@ -176,20 +188,22 @@ class Proposal:
 
     tokens     the offered tokens; empty is a legal answer.
     source     the draft's name.
-    laws       per token the law it was drawn from, or None where it was chosen outright (a one-hot
-               law); None for the whole means that all were chosen outright. Of siblings, each law
-               is the one its token was drawn from after those before it were drawn.
+    distributions       per token the distribution it was drawn from, or None where it was
+                        deterministic (a one-hot
+               distribution); None for the whole means that all were deterministic. Of siblings,
+               each distribution is the one its token was drawn from after those before it were
+               drawn.
     parents    per token the index of the token before it, always an earlier one, -1 for the last
                committed token; None is a chain (-1, 0, 1, …), and a chain is always None.
     """
 
     tokens: tuple[int, ...]
     source: str
-    laws: tuple[Law | None, ...] | None = None
+    distributions: tuple[Distribution | None, ...] | None = None
     parents: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name, part in (("laws", self.laws), ("parents", self.parents)):
+        for name, part in (("distributions", self.distributions), ("parents", self.parents)):
             if part is not None and len(part) != len(self.tokens):
                 raise ValueError(f"{len(self.tokens)} tokens but {len(part)} {name}")
         if self.parents is not None:
@@ -202,34 +216,34 @@ class Proposal:
             return list(range(index + 1))
         return path_of(self.parents, index)
 
-    def law(self, index: int) -> Law | None:
-        return None if self.laws is None else self.laws[index]
+    def distribution(self, index: int) -> Distribution | None:
+        return None if self.distributions is None else self.distributions[index]
 
 
 class Preview(NamedTuple):
     """What a draft would offer if it were asked now, told without asking it. Only a draft whose
-    tokens are all chosen outright has one: to look at a token that was drawn, and then to leave it
+    tokens are all deterministic has one: to look at a token that was drawn, and then to leave it
     out, would break exactness (docs/exactness.md, non-anticipation).
 
     tokens      the continuation it would offer
-    evidence    how much speaks for it: the length of the match, for a lookup. An accepted token
+    match_length    how much speaks for it: the length of the match, for a lookup. An accepted token
                 counts as one more. 0 if the draft weighs nothing.
     each        instead, per token, how much speaks for it by itself, given those before it
     parents     of a tree, as in a proposal; its first tokens are a tree too
     """
 
     tokens: Sequence[int]
-    evidence: int
+    match_length: int
     each: Sequence[int] | None = None
     parents: Sequence[int] | None = None
 
 
-class Departure(NamedTuple):
-    """How far the law o that a token was emitted from is from the target's p, given the tokens
-    before it.
+class Divergence(NamedTuple):
+    """How far the distribution o that a token was emitted from is from the target's p, given the
+    tokens before it.
 
-    kl_nats      KL(o‖p). Summed over a text, and averaged over texts, it is what the law of whole
-                 texts is away, or more (chain rule)
+    kl_nats      KL(o‖p). Summed over a text, and averaged over texts, it is what the distribution
+                 of whole texts is away, or more (chain rule)
     variation    total variation: the share of cases in which exact decoding, however its luck is
                  coupled with ours, emits another token here
     """
@@ -243,13 +257,13 @@ class Verdict:
     """What the target makes of a proposal: accepted indices from root to leaf, and the next token,
     which replaces the first rejected one or comes after the last accepted one (the bonus).
 
-    departures    of a lossy verifier, per emitted token, the next one included; empty of an exact
+    divergences    of a lossy verifier, per emitted token, the next one included; empty of an exact
                   one, and of one that can't tell
     """
 
     accepted: tuple[int, ...]
     next_token: int
-    departures: tuple[Departure, ...] = ()
+    divergences: tuple[Divergence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +275,7 @@ class Round:
     accepted         drafted tokens emitted (bonus and replacement excluded)
     emitted          tokens emitted, bonus or replacement included
     source           name of the draft that was asked, or None
-    limit            most tokens it was asked for; 0 in a plain round
+    max_draft_tokens            most tokens it was asked for; 0 in a plain round
     width            rows scored in the target's forward
     batch            sequences that shared the forward
     context          tokens committed before the round
@@ -269,14 +283,14 @@ class Round:
     path             of a tree, the indices of the accepted tokens; None: the first `accepted` ones
     draft_s          seconds in the draft: proposing and observing
     verify_s         seconds in the target's forward
-    other_s          all else: laws, verdict, stops, text, rewinding
+    other_s          all else: distributions, verdict, stops, text, rewinding
     """
 
     proposed: int
     accepted: int
     emitted: int
     source: str | None
-    limit: int
+    max_draft_tokens: int
     width: int
     batch: int
     context: int
@@ -292,4 +306,4 @@ class Choice:
     """What a policy wants for one sequence in one round: which draft, and its most tokens."""
 
     source: str | None
-    limit: int
+    max_draft_tokens: int

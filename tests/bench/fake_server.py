@@ -20,7 +20,7 @@ class FakeServer:
     """Answers "w0 w1 …": as many words as `words` of the prompt's text gives, `per_piece` a piece.
 
     behave      what a POST gets instead; called with the server, the handler, and the request
-    page        text of /metrics; None: 404
+    metrics        text of /metrics; None: 404
     """
 
     words: Callable[[str], int] = lambda text: 6
@@ -31,7 +31,7 @@ class FakeServer:
     behave: list[Behaviour] = field(default_factory=list)
     models: Any = field(default_factory=lambda: {"data": [{"id": "m", "owned_by": "vllm"}]})
     models_status: int = 200
-    page: Callable[[FakeServer], str] | None = None
+    metrics: Callable[[FakeServer], str] | None = None
     key: str | None = None
     seen: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -117,8 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.fake.headers.append(dict(self.headers))
         if self.path == "/v1/models":
             send(self, self.fake.models_status, self.fake.models)
-        elif self.path == "/metrics" and self.fake.page is not None:
-            send(self, 200, self.fake.page(self.fake))
+        elif self.path == "/metrics" and self.fake.metrics is not None:
+            send(self, 200, self.fake.metrics(self.fake))
         else:
             send(self, 404, {"error": {"message": "not here"}})
 

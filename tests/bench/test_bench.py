@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from paceline import Sampling, StopConditions, generate
-from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.result import BenchResult, as_document
 from paceline.bench.local.summary import card
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
@@ -30,8 +30,10 @@ def toy_workload(count: int = 5) -> Workload:
     return Workload("toy", tuple(prompts))
 
 
-def lookup_configuration(limit: int = 4) -> Configuration:
-    return Configuration(f"lookup -n {limit}", {"lookup": LookupDraft()}, limit)
+def lookup_configuration(max_draft_tokens: int = 4) -> Configuration:
+    return Configuration(
+        f"lookup -n {max_draft_tokens}", {"lookup": LookupDraft()}, max_draft_tokens
+    )
 
 
 def test_bench_runs_everything_interleaved_and_adds_up() -> None:
@@ -48,16 +50,16 @@ def test_bench_runs_everything_interleaved_and_adds_up() -> None:
     groups = [tuple(name for _, name in order[i : i + 3]) for i in range(0, 15, 3)]
     assert {frozenset(group) for group in groups} == {frozenset(groups[0])}
     assert len(set(groups)) > 1  # drawn anew for each prompt
-    assert all(run.equal_to_plain for run in result.runs if run.configuration != "plain")
+    assert all(run.equal_to_baseline for run in result.runs if run.configuration != "baseline")
     document = as_document(result)
     json.loads(json.dumps(document, allow_nan=False))
     for configuration in document["configurations"]:
         runs = [r for r in document["runs"] if r["configuration"] == configuration["name"]]
         for key in ("tokens", "rounds", "proposed", "accepted"):
-            assert configuration["figures"][key] == sum(r["figures"][key] for r in runs)
-        figures = configuration["figures"]
-        assert figures["tokens"] == sum(r["output_tokens"] for r in runs) - len(runs)
-        assert figures["tokens"] == figures["rounds"] + figures["accepted"]
+            assert configuration["stats"][key] == sum(r["stats"][key] for r in runs)
+        stats = configuration["stats"]
+        assert stats["tokens"] == sum(r["output_tokens"] for r in runs) - len(runs)
+        assert stats["tokens"] == stats["rounds"] + stats["accepted"]
     text = card(result)
     for part in ("lookup -n 2", "lookup -n 4", "even", "odd", "all prompts", "5 of 5 runs"):
         assert part in text
@@ -88,7 +90,7 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
                 raise KeyboardInterrupt
             super().open(context)
 
-    every = with_plain([Configuration("x", {"x": Interrupting()}, 3)])
+    every = with_baseline([Configuration("x", {"x": Interrupting()}, 3)])
     result = BenchResult(header_of(engine, every, toy_workload(), max_tokens=8))
     with pytest.raises(KeyboardInterrupt):
         run_bench(engine, every, toy_workload(), max_tokens=8, result=result)
@@ -123,17 +125,17 @@ def test_sampled_texts_are_not_compared() -> None:
         max_tokens=8,
         sampling=Sampling(temperature=1.0, seed=1),
     )
-    assert all(run.equal_to_plain is None for run in result.runs)
+    assert all(run.equal_to_baseline is None for run in result.runs)
     assert "not compared: sampled" in card(result)
 
 
-def test_plain_has_nothing_drafted() -> None:
+def test_baseline_has_nothing_drafted() -> None:
     result = run_bench(ToyEngine(8), [lookup_configuration()], toy_workload(2), max_tokens=8)
-    assert generate(ToyEngine(8), [1, 2], stop=StopConditions(max_tokens=4)).figures.proposed == 0
-    assert all(r.figures.drafted_rounds == 0 for r in result.runs_of("plain"))
+    assert generate(ToyEngine(8), [1, 2], stop=StopConditions(max_tokens=4)).stats.proposed == 0
+    assert all(r.stats.drafted_rounds == 0 for r in result.runs_of("baseline"))
 
 
-def test_a_text_is_held_against_its_own_plain_one() -> None:
+def test_a_text_is_held_against_its_own_baseline_one() -> None:
     """An engine whose rows move with width: its drafted texts differ, and a bench says so."""
     engine = ToyEngine(6, seed=3, order=2, jitter=0.4, sharpness=1.0)
     prompts = tuple(
@@ -142,13 +144,13 @@ def test_a_text_is_held_against_its_own_plain_one() -> None:
     )
     result = run_bench(engine, [lookup_configuration()], Workload("toy", prompts), max_tokens=40)
     drafted = result.runs_of("lookup -n 4")
-    different = [run for run in drafted if not run.equal_to_plain]
+    different = [run for run in drafted if not run.equal_to_baseline]
     assert len(different) >= 2
     for run in drafted:
-        [plain] = [r for r in result.runs_of("plain") if r.id == run.id]
-        assert run.equal_to_plain is (run.tokens == plain.tokens)
-        assert (run.divergence is None) is run.equal_to_plain
-    assert any(run.divergence.numeric for run in different)
+        [baseline] = [r for r in result.runs_of("baseline") if r.id == run.id]
+        assert run.equal_to_baseline is (run.tokens == baseline.tokens)
+        assert (run.first_difference is None) is run.equal_to_baseline
+    assert any(run.first_difference.numeric for run in different)
 
 
 def test_a_warm_draft_has_seen_the_prompts_before_and_nothing_else() -> None:
@@ -165,16 +167,16 @@ def test_a_warm_draft_has_seen_the_prompts_before_and_nothing_else() -> None:
 
 def test_bytes_a_second_are_those_of_weights_and_cache_read_once_a_pass() -> None:
     result = run_bench(ToyEngine(8), [lookup_configuration()], toy_workload(2), max_tokens=8)
-    assert result.bytes_per_s("plain") is None  # a toy has no weights
-    facts = {"weights_bytes": 1000, "cache_bytes": 400, "context_size": 20, "max_sequences": 2}
-    told = tuple(replace(one, target=facts) for one in result.configurations)
+    assert result.bytes_per_s("baseline") is None  # a toy has no weights
+    metadata = {"weights_bytes": 1000, "cache_bytes": 400, "context_size": 20, "max_sequences": 2}
+    told = tuple(replace(one, target=metadata) for one in result.configurations)
     result.header = replace(result.header, configurations=told)
-    rounds = [round for round in result.rounds_of("plain") if not round.prefill]
+    rounds = [round for round in result.rounds_of("baseline") if not round.prefill]
     read = 1000 * len(rounds) + 10 * sum(round.context for round in rounds)
     seconds = sum(round.verify_s for round in rounds)
-    assert result.bytes_per_s("plain") == pytest.approx(read / seconds)
+    assert result.bytes_per_s("baseline") == pytest.approx(read / seconds)
     halved = [
         replace(run, rounds=tuple(replace(r, batch=2) for r in run.rounds)) for run in result.runs
     ]
     result.runs = halved
-    assert result.bytes_per_s("plain") == pytest.approx((read - 500 * len(rounds)) / seconds)
+    assert result.bytes_per_s("baseline") == pytest.approx((read - 500 * len(rounds)) / seconds)

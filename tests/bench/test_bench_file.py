@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline import Sampling
-from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.file import RunFile, read_result
 from paceline.bench.local.result import BenchResult, Header
 from paceline.bench.local.run import Described, ends_of
@@ -34,7 +34,7 @@ def workload(count: int = 3) -> Workload:
 
 def configurations() -> list[Configuration]:
     tree = TreeDraft(ToyEngine(8, seed=2), ENGINE, depth=2, branches=2)
-    return with_plain(
+    return with_baseline(
         [
             Configuration("lookup -n 3", {"lookup": LookupDraft()}, 3),
             Configuration("tree -n 4", {"tree": tree}, 4),
@@ -159,8 +159,8 @@ def test_an_interrupt_while_texts_are_compared_has_the_prompt_decoded_again(
     assert read_result(str(path)).finished.runs == []
     result = bench(path)
     assert result.complete
-    drafted = [run for run in result.runs if run.configuration != "plain"]
-    assert all(run.equal_to_plain is not None for run in drafted)
+    drafted = [run for run in result.runs if run.configuration != "baseline"]
+    assert all(run.equal_to_baseline is not None for run in drafted)
     assert len(read_result(str(path)).runs) == 18
 
 
@@ -306,8 +306,8 @@ def test_what_a_policy_began_with_may_be_measured_anew(tmp_path: Path) -> None:
     assert len(read_result(str(path)).runs) == 18
 
 
-@pytest.mark.parametrize("limit", [None, 0, 3])
-def test_a_configuration_survives_its_line(limit: int | None) -> None:
+@pytest.mark.parametrize("max_draft_tokens", [None, 0, 3])
+def test_a_configuration_survives_its_line(max_draft_tokens: int | None) -> None:
     sampling = Sampling(
         temperature=0.5,
         logit_bias={3: -1.5},
@@ -316,7 +316,9 @@ def test_a_configuration_survives_its_line(limit: int | None) -> None:
         banned_sequences=((4, 5),),
         seed=7,
     )
-    one = Described(name="x", limit=limit, sampling=sampling, lossy=True, gives_up="all")
+    one = Described(
+        name="x", max_draft_tokens=max_draft_tokens, sampling=sampling, lossy=True, gives_up="all"
+    )
     assert Described.from_json(json.loads(json.dumps(one.as_json()))) == one
 
 

@@ -9,14 +9,14 @@ import pytest
 from paceline.bench.local.identities import check_run
 from paceline.bench.local.run import Run
 from paceline.errors import DataError
-from paceline.types import Departure, Round
+from paceline.types import Divergence, Round
 
 
 def one(context: int, proposed: int, accepted: int, **more) -> Round:
     given = {
         "emitted": accepted + 1,
         "source": "lookup" if proposed else None,
-        "limit": proposed,
+        "max_draft_tokens": proposed,
         "width": proposed + 1,
         "batch": 1,
         "prefill": False,
@@ -33,7 +33,9 @@ ROUNDS = (
     one(6, 3, 2),
     one(9, 0, 0),
     one(10, 4, 1, path=(2,)),
-    one(12, 2, 2, emitted=2, width=4, limit=3),  # a stop within: no bonus, one token not judged
+    one(
+        12, 2, 2, emitted=2, width=4, max_draft_tokens=3
+    ),  # a stop within: no bonus, one token not judged
 )
 
 
@@ -56,7 +58,7 @@ def run(rounds=ROUNDS, **changes) -> Run:
 def test_a_whole_run_adds_up() -> None:
     check_run(run())
     check_run(run(ROUNDS[:1]))
-    check_run(run(departures=(Departure(0.0, 0.0),) * 9))
+    check_run(run(divergences=(Divergence(0.0, 0.0),) * 9))
 
 
 def changed(place: int, **changes) -> tuple[Round, ...]:
@@ -78,8 +80,8 @@ def changed(place: int, **changes) -> tuple[Round, ...]:
         (2, {"emitted": 0}, "emitted nothing"),
         (1, {"accepted": 4, "emitted": 5}, "accepted 4 of 3 drafted tokens"),
         (1, {"proposed": 2}, "judged 2 drafted tokens in a pass of 4 rows"),
-        (4, {"proposed": 4, "limit": 4}, "judged 4 drafted tokens in a pass of 4 rows"),
-        (1, {"limit": 2}, "drafted 3 tokens where 2 were the limit"),
+        (4, {"proposed": 4, "max_draft_tokens": 4}, "judged 4 drafted tokens in a pass of 4 rows"),
+        (1, {"max_draft_tokens": 2}, "drafted 3 tokens where 2 were the limit"),
         (1, {"source": None}, "drafted without a draft"),
         (3, {"path": (0, 1)}, "accepted 1 tokens along a path of 2"),
         (2, {"draft_s": -0.1}, "less than no time"),
@@ -93,7 +95,7 @@ def test_each_is_looked_at_alone(place: int, changes: dict, said: str) -> None:
 
 
 def test_lists_by_token_have_an_entry_a_token() -> None:
-    for name, entries in (("ends", (1, 2)), ("departures", (Departure(0.0, 0.0),))):
+    for name, entries in (("ends", (1, 2)), ("divergences", (Divergence(0.0, 0.0),))):
         with pytest.raises(DataError, match=f"{len(entries)} tokens have"):
             check_run(run(**{name: entries}))
 

@@ -10,6 +10,7 @@ import pytest
 
 from paceline import Request, Sampling, StopConditions, decode, fixed
 from paceline.bench import stats
+from paceline.bench.local import divergence as divergence_module
 from paceline.bench.local.check import check_bookkeeping
 from paceline.bench.local.divergence import block_margins, explain, first_difference
 from paceline.bench.stats import Pair, speed_ratio
@@ -82,76 +83,83 @@ def asked(prompt: list[int], **sampling) -> Request:
     )
 
 
-def greedy(engine: ToyEngine, limit: int, prompt: list[int], **sampling) -> Generation:
-    decoder = Decoder(engine, {"lookup": LookupDraft()}, ChainVerifier(), fixed("lookup", limit))
+def greedy(engine: ToyEngine, max_draft_tokens: int, prompt: list[int], **sampling) -> Generation:
+    decoder = Decoder(
+        engine, {"lookup": LookupDraft()}, ChainVerifier(), fixed("lookup", max_draft_tokens)
+    )
     return decode(decoder, [asked(prompt, **sampling)])[0]
 
 
 def test_margins_are_those_of_the_processed_logits() -> None:
     settings = {"repetition_penalty": 1.4, "logit_bias": {2: 0.7}, "min_tokens": 30}
     engine = ToyEngine(6, seed=3, end_tokens=(5,))
-    plain = greedy(engine, 0, [1, 2, 3], **settings)
+    baseline = greedy(engine, 0, [1, 2, 3], **settings)
     request = asked([1, 2, 3], **settings)
-    assert block_margins(engine, request, plain.tokens, [4]) == pytest.approx(plain.margins)
-    assert min(plain.margins) >= 0
+    assert block_margins(engine, request, baseline.tokens, [4]) == pytest.approx(baseline.margins)
+    assert min(baseline.margins) >= 0
 
 
 def test_a_flip_by_rounding_is_called_numeric() -> None:
     engine, found = ToyEngine(6, seed=3, order=2, jitter=0.4, sharpness=1.0), 0
     for start in range(6):
         prompt = [start, 1, 2, start]
-        plain, drafted = greedy(engine, 0, prompt), greedy(engine, 4, prompt)
-        told = explain(engine, asked(prompt), plain.tokens, drafted.tokens, plain.margins, [5])
+        baseline, drafted = greedy(engine, 0, prompt), greedy(engine, 4, prompt)
+        told = explain(
+            engine, asked(prompt), baseline.tokens, drafted.tokens, baseline.margins, [5]
+        )
         if told is not None:
             found += 1
             assert told.numeric, told
-            assert plain.tokens[told.position] == told.plain_token != told.drafted_token
+            assert baseline.tokens[told.position] == told.baseline_token != told.drafted_token
     assert found >= 2
 
 
 def test_a_flip_that_width_cannot_explain_is_called_a_fault() -> None:
     engine = ToyEngine(6, seed=3)
-    plain = greedy(engine, 0, [1, 2, 3])
-    wrong = list(plain.tokens)
+    baseline = greedy(engine, 0, [1, 2, 3])
+    wrong = list(baseline.tokens)
     wrong[7] = (wrong[7] + 1) % 6
-    told = explain(engine, asked([1, 2, 3]), plain.tokens, wrong, plain.margins, [5])
+    told = explain(engine, asked([1, 2, 3]), baseline.tokens, wrong, baseline.margins, [5])
     assert (told.position, told.numeric, told.verdict) == (7, False, "fault")
-    assert told.margin == pytest.approx(plain.margins[7])
-    longer = explain(engine, asked([1, 2, 3]), plain.tokens, [*plain.tokens, 1], plain.margins, [5])
+    assert told.margin == pytest.approx(baseline.margins[7])
+    longer = explain(
+        engine, asked([1, 2, 3]), baseline.tokens, [*baseline.tokens, 1], baseline.margins, [5]
+    )
     assert not longer.numeric
 
 
-def test_block_margins_are_plain_margins_on_an_exact_engine() -> None:
+def test_block_margins_are_baseline_margins_on_an_exact_engine() -> None:
     engine = ToyEngine(6, seed=3)
-    plain = greedy(engine, 0, [1, 2, 3])
+    baseline = greedy(engine, 0, [1, 2, 3])
     for width in (1, 2, 5, 64):
-        again = block_margins(engine, asked([1, 2, 3]), plain.tokens, [width])
-        assert again == list(plain.margins)
-    mixed = block_margins(engine, asked([1, 2, 3]), plain.tokens, [3, 1, 2])
-    assert mixed == list(plain.margins)
+        again = block_margins(engine, asked([1, 2, 3]), baseline.tokens, [width])
+        assert again == list(baseline.margins)
+    mixed = block_margins(engine, asked([1, 2, 3]), baseline.tokens, [3, 1, 2])
+    assert mixed == list(baseline.margins)
     assert engine.sequences_open == 0
 
 
 def test_movement_is_looked_for_in_blocks_alike_and_as_they_came(monkeypatch) -> None:
-    from paceline.bench.local import divergence
 
-    real, scored = divergence.block_margins, []
+    real, scored = divergence_module.block_margins, []
 
     def noted(engine, request, output, widths):
         scored.append(tuple(widths))
         again = real(engine, request, output, widths)
         return [gap + (0.3 if widths == (4, 1, 2) else 0.0) for gap in again]
 
-    monkeypatch.setattr(divergence, "block_margins", noted)
+    monkeypatch.setattr(divergence_module, "block_margins", noted)
     engine = ToyEngine(6, seed=3)
-    plain = greedy(engine, 0, [1, 2, 3])
-    moved = divergence.largest_movement(
-        engine, asked([1, 2, 3]), plain.tokens, plain.margins, [4, 1, 2]
+    baseline = greedy(engine, 0, [1, 2, 3])
+    moved = divergence_module.largest_movement(
+        engine, asked([1, 2, 3]), baseline.tokens, baseline.margins, [4, 1, 2]
     )
     assert sorted(scored) == [(2,), (4,), (4, 1, 2)]
     assert moved == pytest.approx(0.3)
     scored.clear()
-    divergence.largest_movement(engine, asked([1, 2, 3]), plain.tokens, plain.margins, [1, 1])
+    divergence_module.largest_movement(
+        engine, asked([1, 2, 3]), baseline.tokens, baseline.margins, [1, 1]
+    )
     assert scored == [(2,)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.bench.local.model_metadata import draft_facts, target_facts
+from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.drafts.create import create_draft
 from paceline.engines.load import load
 from paceline.engines.tokenizer import Tokenizer
@@ -34,9 +34,9 @@ class Named(Tokenizer):
 
 def digest(*names: str) -> str:
     engine = TokenizerOnly("llamacpp", "m", Named(*names), 100, Path("/m/m.gguf"))
-    facts = target_facts(engine)
-    assert (facts["path"], facts["vocabulary_size"]) == ("/m/m.gguf", 100)
-    return facts["vocabulary_hash"]
+    metadata = target_metadata(engine)
+    assert (metadata["path"], metadata["vocabulary_size"]) == ("/m/m.gguf", 100)
+    return metadata["vocabulary_hash"]
 
 
 def test_equal_hashes_are_equal_vocabularies_whatever_padding_they_end_in() -> None:
@@ -47,10 +47,10 @@ def test_equal_hashes_are_equal_vocabularies_whatever_padding_they_end_in() -> N
 
 def test_a_draft_without_a_model_has_none_and_parts_have_their_own() -> None:
     target = load("toy:3")
-    assert draft_facts(create_draft("lookup", target)).keys() == (
-        create_draft("lookup", target).facts().keys()
+    assert draft_metadata(create_draft("lookup", target)).keys() == (
+        create_draft("lookup", target).metadata().keys()
     )
-    facts = draft_facts(create_draft("cascade:lookup+toy:4", target))
-    assert "path" not in facts
-    assert ["path" in part for part in facts["parts"]] == [False, True]
-    assert facts["parts"][1]["vocabulary_hash"] == target_facts(target)["vocabulary_hash"]
+    metadata = draft_metadata(create_draft("cascade:lookup+toy:4", target))
+    assert "path" not in metadata
+    assert ["path" in part for part in metadata["parts"]] == [False, True]
+    assert metadata["parts"][1]["vocabulary_hash"] == target_metadata(target)["vocabulary_hash"]

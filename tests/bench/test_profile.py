@@ -121,7 +121,7 @@ def test_a_profile_is_measured_once_and_again_when_its_key_is_stale(cache, monke
     assert len(said) == 1
     assert "toy:3" in said[0]
     assert cached(ToyEngine(seed=4)) is None
-    monkeypatch.setattr(profile, "machine_facts", lambda: {"cpu": "another", "cores": 2})
+    monkeypatch.setattr(profile, "machine_metadata", lambda: {"cpu": "another", "cores": 2})
     assert cached(engine) is None
     costs_for(engine, on_measure=said.append)
     assert len(said) == 2
@@ -192,15 +192,17 @@ def test_measuring_leaves_the_caller_s_random_numbers_alone() -> None:
 def test_the_library_s_generate_drafts_by_itself() -> None:
     engine = ToyEngine(6, order=1, seed=2, context_size=300)
     stop = StopConditions(max_tokens=60)
-    plain = generate(engine, [1, 2], stop=stop)
+    baseline = generate(engine, [1, 2], stop=stop)
     drafts = {"lookup": create_draft("lookup", engine)}
     drafted = generate(engine, [1, 2], draft=drafts, stop=stop)
-    assert drafted.tokens == plain.tokens
-    assert drafted.figures.drafted_rounds > 0, "a toy's rows cost nearly nothing"
+    assert drafted.tokens == baseline.tokens
+    assert drafted.stats.drafted_rounds > 0, "a toy's rows cost nearly nothing"
     with pytest.raises(SettingError, match="limit is 3 and there is no draft"):
-        generate(engine, [1], limit=3, stop=stop)
+        generate(engine, [1], max_draft_tokens=3, stop=stop)
     with pytest.raises(SettingError, match="limit is 3 and 2 drafts are on offer"):
-        generate(engine, [1], draft={**drafts, "b": drafts["lookup"]}, limit=3, stop=stop)
+        generate(
+            engine, [1], draft={**drafts, "b": drafts["lookup"]}, max_draft_tokens=3, stop=stop
+        )
 
 
 def test_costs_of_a_width_of_one_only_draft_nothing() -> None:
@@ -209,4 +211,4 @@ def test_costs_of_a_width_of_one_only_draft_nothing() -> None:
     lookup = {"lookup": create_draft("lookup", engine)}
     chosen = adaptive.measured_policy(engine, lookup, costs=costs)
     got = generate(engine, [1, 2], draft=lookup, policy=chosen, stop=StopConditions(max_tokens=40))
-    assert got.figures.drafted_rounds == 0
+    assert got.stats.drafted_rounds == 0

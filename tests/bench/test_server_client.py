@@ -161,8 +161,8 @@ def test_drafts_that_a_server_tells_with_its_answer_are_kept() -> None:
     with serving(behave=[told]) as server:
         answer = ask(server)
         assert (answer.drafted, answer.accepted) == (25, 3)
-        plain = ask(server)
-    assert (plain.drafted, plain.accepted) == (None, None)
+        baseline = ask(server)
+    assert (baseline.drafted, baseline.accepted) == (None, None)
 
 
 def test_events_are_cut_at_newlines_only_and_survive_any_cut_of_the_bytes() -> None:
@@ -287,14 +287,14 @@ def test_an_error_in_the_stream_is_a_failure_in_the_servers_words() -> None:
 
 
 def test_what_is_no_json_is_a_failure() -> None:
-    def page(server: FakeServer, handler: Any, body: Any) -> None:
+    def metrics(server: FakeServer, handler: Any, body: Any) -> None:
         send(handler, 200, "<html><body>Hello</body></html>")
 
     def garbled(server: FakeServer, handler: Any, body: Any) -> None:
         start_stream(handler)
         event(handler, "{half")
 
-    with serving(behave=[page, garbled]) as server:
+    with serving(behave=[metrics, garbled]) as server:
         first, second = ask(server), ask(server)
     assert first.failure == "answered with an HTML page, not with JSON"
     assert second.failure_kind == "not JSON"
@@ -345,7 +345,7 @@ def test_an_end_without_text_or_reason_is_no_answer() -> None:
         assert ask(server).failure_kind == "cut off"
 
 
-def test_a_missing_library_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named_with_its_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "paceline.bench.server.client.find_spec",
         lambda name: None if name == "prometheus_client" else name,
@@ -403,9 +403,9 @@ def test_a_wrong_key_is_noticed_before_anything_is_asked() -> None:
 
 
 def test_a_key_goes_to_its_own_server_only() -> None:
-    page = lambda _: "vllm:generation_tokens_total 1\n"  # noqa: E731
-    with serving(page=page) as server, serving(page=page) as other:
-        introduce(server.url, key="k", page=f"{other.url}/metrics")
+    metrics = lambda _: "vllm:generation_tokens_total 1\n"  # noqa: E731
+    with serving(metrics=metrics) as server, serving(metrics=metrics) as other:
+        introduce(server.url, key="k", metrics=f"{other.url}/metrics")
         assert all("Authorization" not in headers for headers in other.headers)
         introduce(server.url, key="k")
         assert all("Authorization" in headers for headers in server.headers)
@@ -517,7 +517,7 @@ def test_an_old_server_without_stream_options_is_asked_without() -> None:
 
 
 def test_counters_are_found_and_their_lack_has_a_reason() -> None:
-    with serving(page=lambda _: "vllm:generation_tokens_total 41\n") as server:
+    with serving(metrics=lambda _: "vllm:generation_tokens_total 41\n") as server:
         endpoint = introduce(server.url)
         counters = endpoint.counters()
     assert counters is not None
@@ -525,18 +525,18 @@ def test_counters_are_found_and_their_lack_has_a_reason() -> None:
     assert not counters.has_drafts
     with serving(models={"data": [{"id": "m", "owned_by": "sglang"}]}) as server:
         served = introduce(server.url).served
-    assert served.page is None
-    assert "--enable-metrics" in (served.no_page or "")
+    assert served.metrics is None
+    assert "--enable-metrics" in (served.no_metrics or "")
 
 
 def test_a_page_that_was_named_and_is_none_is_refused() -> None:
     with serving() as server, pytest.raises(EndpointError, match="404"):
-        introduce(server.url, page=f"{server.url}/nothing")
+        introduce(server.url, metrics=f"{server.url}/nothing")
 
 
 def test_a_password_in_the_address_of_the_counters_is_refused() -> None:
     with serving() as server, pytest.raises(SettingError, match="--metrics has more") as caught:
-        introduce(server.url, page="http://user:pw@host/metrics")
+        introduce(server.url, metrics="http://user:pw@host/metrics")
     assert "pw" not in str(caught.value)
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("httpx")
 from fake_server import FakeServer, event, piece, send, serving, start_stream
 
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
-from paceline.bench.server.answer import Answer, Reading
+from paceline.bench.server.answer import Answer, Scrape
 from paceline.bench.server.client import connect
 from paceline.bench.server.file import EndpointFile, read_endpoint_result
 from paceline.bench.server.http import Patience
@@ -32,9 +32,9 @@ from paceline.bench.server.result import (
     Asked,
     EndpointResult,
     Header,
-    Stretch,
+    Segment,
 )
-from paceline.bench.server.summary import endpoint_card
+from paceline.bench.server.summary import server_summary
 from paceline.bench.stats import Pair, speed_ratio
 from paceline.errors import DataError, EndpointError, SettingError
 from paceline.monitor.counters import Counters
@@ -55,7 +55,7 @@ def some(count: int) -> Workload:
 def header(workload: Workload, servers: dict[str, FakeServer], *clients: int) -> Header:
     return Header(
         servers={name: {"url": "http://x/v1", "model": "m"} for name in servers},
-        workload=workload.facts(),
+        workload=workload.metadata(),
         prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
         sampling={"temperature": 0.0},
         max_tokens=64,
@@ -171,7 +171,7 @@ def test_a_block_of_too_few_clients_counts_for_no_speed(tmp_path: Path) -> None:
     with serving(behave=[refuse, refuse]) as server, serving() as against:
         result = measure(tmp_path / "r.jsonl", Workload("t", turns), server, against, (4,))
     assert result.complete
-    assert [(s.clients, len(s.categories)) for s in result.stretches] == [(4, 1)] * 2 + [(2, 1)] * 2
+    assert [(s.clients, len(s.categories)) for s in result.segments] == [(4, 1)] * 2 + [(2, 1)] * 2
     assert [s.categories for s in result.counted(FIRST, 4)] == [("first",)]
     assert len(result.counted(AGAINST, 4)) == 1
 
@@ -211,7 +211,7 @@ def test_a_later_turn_without_its_first_is_left_out_by_name(tmp_path: Path) -> N
         result = measure(tmp_path / "r.jsonl", Workload("t", turns), server)
     assert "a, was not answered" in result.left_out[1, "b"]
     assert result.complete
-    assert "b: the turn before it" in endpoint_card(result)
+    assert "b: the turn before it" in server_summary(result)
 
 
 # Files.
@@ -224,12 +224,12 @@ def test_a_file_grows_line_by_line_and_is_read_back_the_same(tmp_path: Path) -> 
     def watch(_: Asked) -> None:
         seen.append(len(path.read_text(encoding="utf-8").splitlines()))
 
-    with serving(page=drafting_page) as server:
+    with serving(metrics=drafting_page) as server:
         result = measure(path, some(3), server, on_answer=watch)
     assert seen == [2, 4, 6]  # a header, then a request and its stretch after each other
     again = read_endpoint_result(str(path))
     assert again.asked == result.asked
-    assert again.stretches == result.stretches
+    assert again.segments == result.segments
     assert json.dumps(again.as_document()) == json.dumps(result.as_document())
 
 
@@ -245,7 +245,7 @@ def test_a_second_start_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
             measure(path, some(6), server, against, on_answer=stop)
         before = read_endpoint_result(str(path))
         assert not before.complete
-        assert "Interrupted" in endpoint_card(before)
+        assert "Interrupted" in server_summary(before)
         text = path.read_text(encoding="utf-8")
         path.write_text(text + '{"request": {"serv', encoding="utf-8")  # killed while writing
         result = measure(path, some(6), server, against)
@@ -279,10 +279,10 @@ def test_a_torn_block_of_several_clients_is_asked_again_of_both(tmp_path: Path, 
     assert Counter((one.server, one.id) for one in result.asked) == Counter(
         (name, f"p{i}") for name in (FIRST, AGAINST) for i in range(12)
     )
-    assert all(s.whole and s.requests == 6 and s.clients == 3 for s in result.stretches)
-    assert len(result.stretches) == len(result.counted(FIRST, 3)) * 2 == 4
+    assert all(s.whole and s.requests == 6 and s.clients == 3 for s in result.segments)
+    assert len(result.segments) == len(result.counted(FIRST, 3)) * 2 == 4
     again = read_endpoint_result(str(path))
-    assert (again.asked, again.stretches) == (result.asked, result.stretches)
+    assert (again.asked, again.segments) == (result.asked, result.segments)
     kept = 12 if after > 12 else 0
     assert len(server.seen) + len(against.seen) - seen == 24 - kept
     assert not torn.complete
@@ -290,14 +290,14 @@ def test_a_torn_block_of_several_clients_is_asked_again_of_both(tmp_path: Path, 
 
 def test_an_unfinished_block_counts_for_the_speed_of_neither_server(tmp_path: Path) -> None:
     def stop(asked: Asked) -> None:
-        if len(result_of(path).stretches) == 1:
+        if len(result_of(path).segments) == 1:
             signal.raise_signal(signal.SIGINT)
 
     path, result_of = tmp_path / "r.jsonl", lambda path: read_endpoint_result(str(path))
     with serving() as server, serving() as against, pytest.raises(KeyboardInterrupt):
         measure(path, some(8), server, against, (4,), on_answer=stop)
     result = result_of(path)
-    assert [s.whole for s in result.stretches] == [True, False]
+    assert [s.whole for s in result.segments] == [True, False]
     assert all(result.load(name, 4).tok_per_s is None for name in (FIRST, AGAINST))
 
 
@@ -351,17 +351,17 @@ def test_a_file_of_another_run_is_left_alone(tmp_path: Path) -> None:
         measure(other, some(2), server)
 
 
-def test_an_interrupted_stretch_counts_for_no_speed(tmp_path: Path) -> None:
+def test_an_interrupted_segment_counts_for_no_speed(tmp_path: Path) -> None:
     def stop(asked: Asked) -> None:
         if len(server.seen) >= 6:
             signal.raise_signal(signal.SIGINT)
 
-    with serving(page=drafting_page) as server:
+    with serving(metrics=drafting_page) as server:
         with pytest.raises(KeyboardInterrupt):
             measure(tmp_path / "r.jsonl", some(40), server, clients=(4,), on_answer=stop)
         result = read_endpoint_result(str(tmp_path / "r.jsonl"))
     assert result.asked
-    assert [s.whole for s in result.stretches] == [False]
+    assert [s.whole for s in result.segments] == [False]
     load = result.load(FIRST, 4)
     assert load.tok_per_s is None
     assert load.total_s is not None  # what each request took was measured all the same
@@ -388,7 +388,7 @@ def test_failures_are_counted_and_never_zeros(tmp_path: Path) -> None:
     assert load.total_s is not None
     assert load.total_s.count == 4
     assert len(result.pairs(1)) == 4  # a prompt that failed on one is judged on neither
-    text = endpoint_card(result)
+    text = server_summary(result)
     assert "1 http 503, 1 cut off" in text
     assert "full" in text
 
@@ -432,7 +432,7 @@ def test_a_server_that_sheds_load_does_not_win_by_it(tmp_path: Path) -> None:
     assert load.total_s.median > other.total_s.median + 0.09
     assert load.ttft_s is not None
     assert load.ttft_s.median < 0.09  # of the attempt that was answered
-    text = endpoint_card(result)
+    text = server_summary(result)
     assert "The endpoint refused 4 of its answered requests at first" in text
     assert "waits and reading the prompt included: " in text
 
@@ -441,8 +441,8 @@ def test_a_server_that_sheds_load_does_not_win_by_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clients", [1, 3])
-def test_a_servers_counters_are_those_of_the_stretches(tmp_path: Path, clients: int) -> None:
-    with serving(page=drafting_page) as server:
+def test_a_servers_counters_are_those_of_the_segments(tmp_path: Path, clients: int) -> None:
+    with serving(metrics=drafting_page) as server:
         server.tokens = 900  # of others, before
         result = measure(tmp_path / "r.jsonl", some(6), server, clients=(clients,))
     counters = result.counters(FIRST, clients)
@@ -450,7 +450,7 @@ def test_a_servers_counters_are_those_of_the_stretches(tmp_path: Path, clients: 
     assert (counters.drafts, counters.drafted, counters.accepted) == (12, 36, 24)
     assert counters.generated == result.load(FIRST, clients).output_tokens == 36
     assert result.load(FIRST, clients).other_tokens == 0
-    text = endpoint_card(result)
+    text = server_summary(result)
     assert "67% of 36 drafted tokens accepted; 3.00 tokens per drafted round (12 rounds)" in text
     assert "100% 100%" in text
     assert "vLLM counts a round only if a token was drafted in it" in text
@@ -462,19 +462,19 @@ def test_a_server_without_counters_has_none_and_not_zero(tmp_path: Path) -> None
     with serving() as server:
         result = measure(tmp_path / "r.jsonl", some(2), server)
     assert result.counters(FIRST, 1) is None
-    assert "drafts, endpoint: none counted" in endpoint_card(result)
-    assert "0%" not in endpoint_card(result)
+    assert "drafts, endpoint: none counted" in server_summary(result)
+    assert "0%" not in server_summary(result)
 
 
 def test_a_restart_between_readings_is_told(tmp_path: Path) -> None:
     def restarting(server: FakeServer) -> str:
         return f"vllm:generation_tokens_total {max(100 - server.tokens, 0)}\n"
 
-    with serving(page=restarting) as server:
+    with serving(metrics=restarting) as server:
         result = measure(tmp_path / "r.jsonl", some(2), server)
     assert result.counters(FIRST, 1) is None
-    assert all(s.restarted for s in result.stretches)
-    assert "the server restarted meanwhile" in endpoint_card(result)
+    assert all(s.restarted for s in result.segments)
+    assert "the server restarted meanwhile" in server_summary(result)
 
 
 def test_tokens_of_others_are_noticed(tmp_path: Path) -> None:
@@ -482,10 +482,10 @@ def test_tokens_of_others_are_noticed(tmp_path: Path) -> None:
         server.tokens += 50  # somebody else's, each time one looks
         return f"vllm:generation_tokens_total {server.tokens}\n"
 
-    with serving(page=shared) as server:
+    with serving(metrics=shared) as server:
         result = measure(tmp_path / "r.jsonl", some(2), server)
     assert result.load(FIRST, 1).other_tokens == 100
-    assert "100 more tokens than these requests" in endpoint_card(result)
+    assert "100 more tokens than these requests" in server_summary(result)
 
 
 def test_counters_that_lag_behind_are_waited_for(tmp_path: Path) -> None:
@@ -496,10 +496,10 @@ def test_counters_that_lag_behind_are_waited_for(tmp_path: Path) -> None:
         lag = 0 if len(reads) % 3 == 0 else server.tokens
         return f"vllm:generation_tokens_total {server.tokens - lag if reads[-1] else 0}\n"
 
-    with serving(page=late) as server:
+    with serving(metrics=late) as server:
         result = measure(tmp_path / "r.jsonl", some(1), server)
-    assert result.stretches[0].counters is not None
-    assert result.stretches[0].counters.generated == 6
+    assert result.segments[0].counters is not None
+    assert result.segments[0].counters.generated == 6
 
 
 def test_a_server_that_counts_otherwise_is_waited_for_once(
@@ -512,9 +512,9 @@ def test_a_server_that_counts_otherwise_is_waited_for_once(
         reads.append(server.tokens)
         return f"vllm:generation_tokens_total {server.tokens // 2}\n"
 
-    with serving(page=half) as server:
+    with serving(metrics=half) as server:
         result = measure(tmp_path / "r.jsonl", some(6), server)
-    assert [s.counters and s.counters.generated for s in result.stretches] == [3] * 6
+    assert [s.counters and s.counters.generated for s in result.segments] == [3] * 6
     assert reads.count(6) > 2  # after the first
     assert all(reads.count(6 * i) == 2 for i in range(2, 6))  # after one, and before the next
 
@@ -546,8 +546,8 @@ def made(rows: list[tuple[str, float, float]], tokens: int = 11) -> EndpointResu
         for server, seconds in ((FIRST, ours), (AGAINST, theirs)):
             answer = answered(seconds, tokens)
             result.asked.append(Asked(server, 1, i, f"p{i}", category, False, answer))
-            result.stretches.append(
-                Stretch(server, 1, 1, i, (category,), 1, seconds + 0.1, tokens, None)
+            result.segments.append(
+                Segment(server, 1, 1, i, (category,), 1, seconds + 0.1, tokens, None)
             )
     return result
 
@@ -574,31 +574,31 @@ def test_figures_are_per_token_after_the_first() -> None:
 
 
 def test_an_interval_of_a_sure_thing_is_a_verdict_and_of_noise_is_none() -> None:
-    chance = random.Random(0)
-    faster = made([("a", 1 + chance.random() / 10, 2) for _ in range(20)])
-    assert "It pays" in endpoint_card(faster)
-    slower = made([("a", 2, 1 + chance.random() / 10) for _ in range(20)])
-    assert "It does not pay" in endpoint_card(slower)
-    same = made([("a", chance.uniform(0.5, 1.5), chance.uniform(0.5, 1.5)) for _ in range(20)])
-    assert "No clear difference" in endpoint_card(same)
+    rng = random.Random(0)
+    faster = made([("a", 1 + rng.random() / 10, 2) for _ in range(20)])
+    assert "It pays" in server_summary(faster)
+    slower = made([("a", 2, 1 + rng.random() / 10) for _ in range(20)])
+    assert "It does not pay" in server_summary(slower)
+    same = made([("a", rng.uniform(0.5, 1.5), rng.uniform(0.5, 1.5)) for _ in range(20)])
+    assert "No clear difference" in server_summary(same)
 
 
 def test_texts_are_compared_when_greedy_and_not_when_sampled() -> None:
     result = made([("a", 1, 1), ("a", 1, 1)])
     result.asked[0] = replace(result.asked[0], answer=answered(1, 11, "other"))
     assert result.equal_texts(1) == (1, 2)
-    assert "Text equal on both in 1 of 2" in endpoint_card(result)
+    assert "Text equal on both in 1 of 2" in server_summary(result)
     result.header = replace(result.header, sampling={"temperature": 0.7})
     assert result.equal_texts(1) is None
-    assert "not compared: sampled" in endpoint_card(result)
+    assert "not compared: sampled" in server_summary(result)
 
 
 def test_bundled_pieces_are_told() -> None:
     result = made([("a", 1, 1)])
-    assert "bundles" not in endpoint_card(result)
+    assert "bundles" not in server_summary(result)
     few = replace(result.asked[0].answer, arrivals=2)
     result.asked[0] = replace(result.asked[0], answer=few)
-    assert "The endpoint's pieces came 5.5 at a time" in endpoint_card(result)
+    assert "The endpoint's pieces came 5.5 at a time" in server_summary(result)
 
 
 def test_drafts_told_with_answers_stand_in_for_counters() -> None:
@@ -606,13 +606,13 @@ def test_drafts_told_with_answers_stand_in_for_counters() -> None:
     result.asked[0] = replace(result.asked[0], answer=answered(1, 11, drafted=8, accepted=2))
     assert result.told_drafts(FIRST, 1) == (8, 2)
     assert result.told_drafts(AGAINST, 1) is None
-    assert "25% of 8 drafted tokens accepted (told with the answers)" in endpoint_card(result)
+    assert "25% of 8 drafted tokens accepted (told with the answers)" in server_summary(result)
 
 
-def test_counters_of_one_stretch_that_are_missing_spoil_the_sum_and_say_so() -> None:
+def test_counters_of_one_segment_that_are_missing_spoil_the_sum_and_say_so() -> None:
     result = made([("a", 1, 1), ("a", 1, 1)])
     for i in (0, 1):
-        result.stretches[i] = replace(result.stretches[i], counters=Counters("vLLM", drafts=1.0))
+        result.segments[i] = replace(result.segments[i], counters=Counters("vLLM", drafts=1.0))
     assert result.counters(FIRST, 1) is None
 
 
@@ -634,7 +634,7 @@ def test_a_real_llamacpp_stream_tells_its_drafts() -> None:
 
 
 def read_stream(path: Path) -> Answer:
-    reading = Reading(0.0)
-    reading.take_bytes(path.read_bytes(), 1.0)
-    assert reading.complete
-    return reading.answer(1.0)
+    scrape = Scrape(0.0)
+    scrape.take_bytes(path.read_bytes(), 1.0)
+    assert scrape.complete
+    return scrape.answer(1.0)

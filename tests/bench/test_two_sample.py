@@ -15,9 +15,10 @@ KINDS = 40
 LENGTH = 60
 
 
-def text(rng: np.random.Generator, law: np.ndarray, sticky: float = 0.0) -> list[int]:
-    """Tokens of a law; with `sticky`, most repeat the one before, as texts repeat their words."""
-    tokens = rng.choice(len(law), LENGTH, p=law)
+def text(rng: np.random.Generator, distribution: np.ndarray, sticky: float = 0.0) -> list[int]:
+    """Tokens of a distribution; with `sticky`, most repeat the one before, as texts repeat their
+    words."""
+    tokens = rng.choice(len(distribution), LENGTH, p=distribution)
     for at in range(1, LENGTH):
         if rng.random() < sticky:
             tokens[at] = tokens[at - 1]
@@ -32,26 +33,30 @@ def zipf(kinds: int = KINDS, power: float = 1.0) -> np.ndarray:
 def pairs_of(
     rng: np.random.Generator, count: int, sticky: float = 0.0, other: np.ndarray | None = None
 ) -> list[tuple[list[int], list[int]]]:
-    """Each pair has a law of its own, as each prompt has; `other` is the drafted half's."""
+    """Each pair has a distribution of its own, as each prompt has; `other` is the drafted
+    half's."""
     pairs = []
     for _ in range(count):
-        law = zipf() * rng.lognormal(0.0, 1.0, KINDS)
-        law /= law.sum()
+        distribution = zipf() * rng.lognormal(0.0, 1.0, KINDS)
+        distribution /= distribution.sum()
         pairs.append(
-            (text(rng, law, sticky), text(rng, law if other is None else other, sticky)),
+            (
+                text(rng, distribution, sticky),
+                text(rng, distribution if other is None else other, sticky),
+            ),
         )
     return pairs
 
 
 def pooled_chi_square(pairs: list[tuple[list[int], list[int]]]) -> float:
     """The p-value that takes every token for an independent draw (Wilson and Hilferty 1931)."""
-    plain, drafted = (
+    baseline, drafted = (
         np.bincount([token for pair in pairs for token in pair[half]], minlength=KINDS)
         for half in (0, 1)
     )
-    both = plain + drafted
+    both = baseline + drafted
     seen = both > 0
-    statistic = float(np.sum((plain - drafted)[seen] ** 2 / both[seen]))
+    statistic = float(np.sum((baseline - drafted)[seen] ** 2 / both[seen]))
     freedom = int(seen.sum()) - 1
     third = 2 / (9 * freedom)
     normal = ((statistic / freedom) ** (1 / 3) - (1 - third)) / math.sqrt(third)
@@ -85,7 +90,7 @@ def test_a_real_difference_is_found() -> None:
 
 def test_a_difference_in_length_alone_is_found() -> None:
     rng = np.random.default_rng(2)
-    pairs = [(plain, drafted[:-15]) for plain, drafted in pairs_of(rng, 20)]
+    pairs = [(baseline, drafted[:-15]) for baseline, drafted in pairs_of(rng, 20)]
     found = two_sample(pairs, shares=())
     assert found is not None
     assert found.differs
@@ -99,8 +104,8 @@ def test_statistic_and_p_value_are_those_of_all_ways_to_swap() -> None:
 
     def statistic(swapped: tuple[bool, ...]) -> float:
         counts = np.zeros((2, 5))
-        for (plain, drafted), swap in zip(pairs, swapped, strict=True):
-            for half, tokens in enumerate((drafted, plain) if swap else (plain, drafted)):
+        for (baseline, drafted), swap in zip(pairs, swapped, strict=True):
+            for half, tokens in enumerate((drafted, baseline) if swap else (baseline, drafted)):
                 for token in tokens:
                     counts[half, min(token, 4)] += 1
         return float(np.sum((counts[0] - counts[1]) ** 2 / counts.sum(axis=0)))
@@ -157,7 +162,7 @@ def test_the_stated_power_is_what_fresh_data_show() -> None:
     def rate(share: float) -> float:
         hits = 0
         for number in range(40):
-            pairs = [(plain, change(rng, d, share)) for plain, d in pairs_of(rng, 30)]
+            pairs = [(baseline, change(rng, d, share)) for baseline, d in pairs_of(rng, 30)]
             one = two_sample(pairs, seed=number, permutations=199, shares=())
             assert one is not None
             hits += one.differs

@@ -366,8 +366,8 @@ def test_first_turns_alone_say_what_is_missing(read) -> None:
     workload = read(*QUESTIONS).first_turns()
     assert [p.id for p in workload.prompts] == ["81", "481", "482"]
     assert workload.notes[-1].startswith("1 later turns are left out")
-    plain = read({"prompt": "one"})
-    assert plain.first_turns() is plain
+    baseline = read({"prompt": "one"})
+    assert baseline.first_turns() is baseline
 
 
 def test_categories_and_their_groups_are_chosen_by_name(read) -> None:
@@ -415,7 +415,7 @@ def test_a_sample_keeps_order_shares_and_turns_together() -> None:
     assert sum(counts.values()) == 12
     for category, share in {"talk": 2, "code": 4, "rag": 6}.items():
         assert abs(counts[category] - share) <= 1
-    assert sample.facts()["sample"] == {"count": 12, "of": 48, "seed": 3}
+    assert sample.metadata()["sample"] == {"count": 12, "of": 48, "seed": 3}
     assert sample == workload.sampled(12, seed=3)
     assert sample.prompts != workload.sampled(12, seed=4).prompts
     assert {p.id for p in workload.sampled(5, seed=3).prompts} <= set(ids)
@@ -446,9 +446,9 @@ def test_every_form_on_the_page_is_read(read) -> None:
     assert [p.answer for p in workload.prompts] == ["Because air scatters blue light most."] * 6
 
 
-def test_facts_name_the_file_by_its_bytes(read, tmp_path: Path) -> None:
+def test_metadata_name_the_file_by_its_bytes(read, tmp_path: Path) -> None:
     workload = read({"prompt": "one", "category": "x"}, "{", {"prompt": "two"})
-    assert json.loads(json.dumps(workload.facts())) == {
+    assert json.loads(json.dumps(workload.metadata())) == {
         "name": "p.jsonl",
         "version": None,
         "licence": None,
@@ -502,7 +502,7 @@ def test_human_eval_is_asked_in_a_chat_or_continued_raw() -> None:
     assert raw.notes[1].startswith("The benchmark cuts answers where the function ends")
 
 
-def test_human_eval_without_its_package_names_the_cure(monkeypatch) -> None:
+def test_human_eval_without_its_package_names_the_hint(monkeypatch) -> None:
     def missing(name: str) -> str:
         raise human_eval_module.PackageNotFoundError(name)
 

@@ -11,7 +11,7 @@ sys.path.insert(0, os.environ["PEERS"])
 
 from worker import Answer, serve
 
-SECONDS = {"plain": 0.8, "ngram": 0.4, "draft": 1.6}
+SECONDS = {"baseline": 0.8, "ngram": 0.4, "draft": 1.6}
 
 
 def start(args):
@@ -41,8 +41,8 @@ def start(args):
             prefill_s=0.1,
             decode_s=SECONDS[mode],
             text="five " * 8,
-            drafted=None if mode == "plain" else 10,
-            accepted=None if mode == "plain" else 4,
+            drafted=None if mode == "baseline" else 10,
+            accepted=None if mode == "baseline" else 4,
             end_tokens=[0],
             retokenised=True,
         )

@@ -22,14 +22,14 @@ from worker import Answer
 from paceline.errors import PacelineError
 
 FAKE = str(Path(__file__).with_name("fake_worker.py"))
-SIDES = [Side("g", "fake", mode) for mode in ("plain", "ngram", "draft")]
+SIDES = [Side("g", "fake", mode) for mode in ("baseline", "ngram", "draft")]
 
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path, peers_folder):
     """Lets a config name the worker `fake`; gives the file that it notes its questions in."""
     asked = tmp_path / "asked.txt"
-    monkeypatch.setitem(config.KINDS, "fake", Kind(FAKE, ("plain", "ngram", "draft"), False))
+    monkeypatch.setitem(config.KINDS, "fake", Kind(FAKE, ("baseline", "ngram", "draft"), False))
     monkeypatch.setenv("PEERS", str(peers_folder))
     monkeypatch.setenv("ASKED", str(asked))
     return asked
@@ -64,10 +64,10 @@ def run_peers(monkeypatch, tmp_path, texts, *options, **changes):
 
 
 def test_what_libraries_print_does_not_reach_the_channel(fake, tmp_path):
-    workers = workers_of(tmp_path, modes=["plain"])
+    workers = workers_of(tmp_path, modes=["baseline"])
     try:
-        assert workers[0].facts["versions"] == {"fake": "1"}
-        answer = workers[0].ask("a", "plain", chat("hello"), 8, 30)
+        assert workers[0].metadata["versions"] == {"fake": "1"}
+        answer = workers[0].ask("a", "baseline", chat("hello"), 8, 30)
         assert (answer["tokens"], answer["output_tokens"], answer["ended"]) == (8, 9, True)
         log = (tmp_path / "log").read_text()
         assert "loading the library" in log
@@ -77,7 +77,7 @@ def test_what_libraries_print_does_not_reach_the_channel(fake, tmp_path):
 
 
 def test_a_failed_prompt_is_an_error_and_the_worker_goes_on(fake, tmp_path):
-    workers = workers_of(tmp_path, modes=["plain", "ngram"])
+    workers = workers_of(tmp_path, modes=["baseline", "ngram"])
     try:
         assert "no such n-gram" in workers[1].ask("a", "ngram", chat("fail"), 8, 30)["error"]
         assert workers[1].ask("b", "ngram", chat("fine"), 8, 30)["tokens"] == 8
@@ -88,7 +88,7 @@ def test_a_failed_prompt_is_an_error_and_the_worker_goes_on(fake, tmp_path):
 
 @pytest.mark.parametrize(("text", "why"), [("die", "ended"), ("hang", "said nothing for 1 s")])
 def test_a_worker_that_dies_or_hangs_is_lost(fake, tmp_path, text, why):
-    workers = workers_of(tmp_path, modes=["plain", "ngram"])
+    workers = workers_of(tmp_path, modes=["baseline", "ngram"])
     try:
         with pytest.raises(WorkerLost, match=why):
             workers[1].ask("a", "ngram", chat(text), 8, 1)
@@ -100,7 +100,7 @@ def test_a_worker_that_dies_or_hangs_is_lost(fake, tmp_path, text, why):
 def test_a_worker_that_cannot_start_says_why(fake, tmp_path, monkeypatch):
     monkeypatch.setenv("FAIL_START", "m")
     with pytest.raises(WorkerLost, match="the model is broken"):
-        workers_of(tmp_path, modes=["plain"])
+        workers_of(tmp_path, modes=["baseline"])
 
 
 def test_tokens_behind_the_end_token_are_refused():
@@ -119,15 +119,15 @@ def test_every_prompt_goes_to_all_sides_before_the_next_in_an_order_that_changes
     asked = [(mode, text) for mode, text in asked if text in texts]
     turns = [asked[i : i + 3] for i in range(0, len(asked), 3)]
     assert [turn[0][1] for turn in turns] == texts
-    assert all({mode for mode, _ in turn} == {"plain", "ngram", "draft"} for turn in turns)
+    assert all({mode for mode, _ in turn} == {"baseline", "ngram", "draft"} for turn in turns)
     assert all(len({text for _, text in turn}) == 1 for turn in turns)
     assert len({tuple(mode for mode, _ in turn) for turn in turns}) > 1
     result = json.loads(out.read_text())
     sides = {side["mode"]: side for side in result["groups"][0]["sides"]}
-    assert sides["plain"]["all"]["ms_per_token"] == pytest.approx(100)
-    assert sides["plain"]["all"]["times_plain"] is None
-    assert sides["ngram"]["all"]["times_plain"]["value"] == pytest.approx(2)
-    assert sides["draft"]["by_category"]["0"]["times_plain"]["value"] == pytest.approx(0.5)
+    assert sides["baseline"]["all"]["ms_per_token"] == pytest.approx(100)
+    assert sides["baseline"]["all"]["speedup"] is None
+    assert sides["ngram"]["all"]["speedup"]["value"] == pytest.approx(2)
+    assert sides["draft"]["by_category"]["0"]["speedup"]["value"] == pytest.approx(0.5)
     assert not out.with_suffix(".jsonl").exists()
 
 
@@ -175,7 +175,7 @@ def test_what_was_lost_with_a_worker_is_asked_again_by_a_second_start(
 def test_a_group_whose_peer_cannot_start_is_left_out_and_can_be_added_later(
     fake, tmp_path, monkeypatch, capsys
 ):
-    one = document(modes=["plain"])["groups"]["g"]
+    one = document(modes=["baseline"])["groups"]["g"]
     both = {**document(), "groups": {"broken": [{**one[0], "model": "bad"}], "g": one}}
     monkeypatch.setattr(sys.modules[__name__], "document", lambda: both)
     monkeypatch.setenv("FAIL_START", "bad")
@@ -191,7 +191,7 @@ def test_a_group_whose_peer_cannot_start_is_left_out_and_can_be_added_later(
 
 def test_a_python_that_is_not_there_is_named(fake, tmp_path):
     with pytest.raises(WorkerLost, match="nowhere/python"):
-        workers_of(tmp_path, modes=["plain"], python="/nowhere/python")
+        workers_of(tmp_path, modes=["baseline"], python="/nowhere/python")
 
 
 def test_an_interrupted_run_goes_on_and_repeats_the_turn_that_was_cut(fake, tmp_path, monkeypatch):
@@ -232,13 +232,13 @@ def test_a_record_of_another_run_is_refused(tmp_path):
 
 def test_a_record_holds_what_was_measured_last_however_often_it_is_opened(tmp_path):
     path, header = tmp_path / "run.jsonl", {"seed": 0}
-    Record(path, header).add(row("plain", "a", 1.0))
+    Record(path, header).add(row("baseline", "a", 1.0))
     with path.open("a") as lines:
         lines.write('{"group": "g", "pe')  # it was ended while it wrote
     again = Record(path, header)
     assert not again.done("g", "a", SIDES[:2])
     again.begin_turn("g", "a")
-    again.add(row("plain", "a", 2.0))
+    again.add(row("baseline", "a", 2.0))
     again.add(row("ngram", "a", 3.0))
     last = Record(path, header)
     assert last.done("g", "a", SIDES[:2])
@@ -270,16 +270,16 @@ def row(mode, name, seconds, tokens=10, **changes):
 
 def test_ratios_are_of_sums_and_slowdowns_are_marked():
     rows = [
-        row("plain", "a", 1.0),
+        row("baseline", "a", 1.0),
         row("ngram", "a", 0.5),
-        row("plain", "b", 1.0),
+        row("baseline", "b", 1.0),
         row("ngram", "b", 3.5, tokens=20, text="other", drafted=4, accepted=1),
     ]
     [group] = summarise(rows, SIDES)
     ngram = group["sides"][1]
     # 2 s over 20 tokens beside 4 s over 30
-    assert ngram["all"]["times_plain"]["value"] == pytest.approx(0.75)
-    assert ngram["texts_as_plain"] == 1
+    assert ngram["all"]["speedup"]["value"] == pytest.approx(0.75)
+    assert ngram["texts_as_baseline"] == 1
     assert ngram["drafted"] is None  # one row has no count: not measured, rather than 4
     text = markdown([{"groups": [group]}])
     assert "| fake | plain | 100 | - | - | 100 |" in text
@@ -287,7 +287,7 @@ def test_ratios_are_of_sums_and_slowdowns_are_marked():
 
 
 def test_a_side_that_fails_on_most_takes_no_prompt_from_the_others():
-    rows = [row("plain", name, 1.0) for name in "abc"]
+    rows = [row("baseline", name, 1.0) for name in "abc"]
     rows += [{**row("ngram", name, 1.0), "error": "no"} for name in "bc"]
     rows += [row("ngram", "a", 1.0)]
     rows += [row("draft", "a", 1.0), row("draft", "b", 1.0)]
@@ -301,12 +301,12 @@ def test_a_side_that_fails_on_most_takes_no_prompt_from_the_others():
 
 
 def test_a_waiting_worker_that_spins_is_measured(fake, tmp_path):
-    waiting, working = workers_of(tmp_path, modes=["plain", "ngram"])
+    waiting, working = workers_of(tmp_path, modes=["baseline", "ngram"])
     try:
         before = waiting.cpu_seconds()
         time.sleep(0.3)
         assert waiting.cpu_seconds() - before < 0.05
-        waiting.ask("a", "plain", chat("spin"), 8, 30)  # and its child goes on after the answer
+        waiting.ask("a", "baseline", chat("spin"), 8, 30)  # and its child goes on after the answer
         before = waiting.cpu_seconds()
         time.sleep(0.6)
         assert waiting.cpu_seconds() - before > 0.1
@@ -320,7 +320,7 @@ def test_a_waiting_worker_that_spins_is_measured(fake, tmp_path):
 
 def test_differing_prompts_counts_and_busy_waiting_are_told():
     rows = [
-        row("plain", "a", 1.0, idle_cpu_s=0.5),
+        row("baseline", "a", 1.0, idle_cpu_s=0.5),
         row("ngram", "a", 1.0, tokens=11, prompt_digest="y"),
     ]
     text = markdown([{"groups": summarise(rows, SIDES)}])
@@ -333,7 +333,7 @@ def test_differing_prompts_counts_and_busy_waiting_are_told():
     ("changes", "sentence"),
     [
         ({"modes": ["ngram"]}, "has no plain mode"),
-        ({"modes": ["plain", "tree"]}, "'tree'"),
+        ({"modes": ["baseline", "tree"]}, "'tree'"),
         ({"worker": "lama"}, "'lama'"),
         ({"thread": 2}, "'thread'"),
         ({"eager": True}, "eager is set for fake"),

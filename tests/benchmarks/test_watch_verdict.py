@@ -28,7 +28,7 @@ def benchmark_module(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def compared(module: Any, name: str, verdicts: list[str], ratio: float) -> dict[str, Any]:
-    """The client measured `ratio` times plain."""
+    """The client measured `ratio` speedup."""
     asked = [module.Asked(i, Pair(ratio * (1 + i % 3 / 50), 50, 1.0, 50)) for i in range(30)]
     empty = Window(0.0, 60.0, Counters("vLLM"), ())
     done = [(0.0, 100.0, empty, Verdict(state, ())) for state in verdicts]

@@ -99,7 +99,7 @@ def test_a_key_comes_from_the_environment_and_goes_nowhere_else(
         ([], "There is nothing to measure"),
         (["--endpoint", "ftp://x"], "Write http://HOST:PORT"),
         (["--endpoint", "http://a", "-d", "lookup"], "--draft is given with --endpoint"),
-        (["--endpoint", "http://a", "-n", "3"], "--limit is given with --endpoint"),
+        (["--endpoint", "http://a", "-n", "3"], "--max-draft-tokens is given with --endpoint"),
         (["--endpoint", "http://a", "--repeats", "2"], "--repeats is given with --endpoint"),
         (["toy", "--endpoint", "http://a"], "TARGET (toy) is given with --endpoint"),
         (["--endpoint", "http://a", "--against-model", "m"], "given without --against"),
@@ -167,11 +167,11 @@ def test_nobody_there_a_wrong_model_and_a_web_page_are_one_line_each(
 ) -> None:
     with serving() as gone:
         pass
-    with serving() as server, serving(models="<html></html>") as page:
+    with serving() as server, serving(models="<html></html>") as metrics:
         for arguments in (
             ["--endpoint", gone.url, "--retries", "0"],
             ["--endpoint", server.url, "--model", "x"],
-            ["--endpoint", page.url],
+            ["--endpoint", metrics.url],
         ):
             code, out, err = run("bench", *arguments, "--prompts", prompts)
             assert (code, out) == (2, "")

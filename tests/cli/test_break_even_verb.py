@@ -141,7 +141,7 @@ def test_a_plot_names_every_acceptance_and_break_even() -> None:
     _draw(panel, draft, [0.5, 0.9])
     assert {text.get_text() for text in panel.texts} == {"0.5", "0.9", "break-even", "acceptance"}
     heights = [tuple(line.get_ydata()) for line in panel.lines]
-    assert tuple(draft.times_plain(0.9)) in heights
+    assert tuple(draft.speedup(0.9)) in heights
     assert (1.0, 1.0) in heights
 
 

@@ -52,13 +52,13 @@ def test_generate_prints_text_and_one_line_of_figures(run) -> None:
 
 
 def test_by_default_a_draft_is_asked_when_it_pays(run) -> None:
-    _, plain, _ = run(*GENERATE)
+    _, baseline, _ = run(*GENERATE)
     code, out, err = run(*GENERATE, "-d", "lookup", "-d", "toy:3")
-    assert (code, out) == (0, plain)
+    assert (code, out) == (0, baseline)
     assert err.splitlines()[0].startswith("Measuring once what width costs toy:3 here")
     assert "rounds, limits" in err
     _, out, err = run(*GENERATE, "-d", "lookup", "-d", "toy:3")
-    assert out == plain
+    assert out == baseline
     assert "Measuring" not in err, "it is kept"
 
 
@@ -74,7 +74,7 @@ def test_profile_measures_keeps_and_tells(run, tmp_path: Path) -> None:
     by_costs = (*GENERATE, "-d", "lookup", "-d", "toy:4", "--costs", "costs.json", "--json")
     first, second = (json.loads(run(*by_costs)[1]) for _ in range(2))
     assert first["policy"]["limits"] == second["policy"]["limits"]
-    assert first["limit"] == "auto"
+    assert first["max_draft_tokens"] == "auto"
     code, _, err = run("generate", "toy:5", "--raw", "-p", "a", "-d", "lookup", *by_costs[-3:])
     assert code == 2
     assert "are for model 'toy:3'; here it is 'toy:5'" in err
@@ -127,9 +127,9 @@ def test_a_recorded_bench_can_be_simulated(run, tmp_path: Path) -> None:
     assert code == 0
     assert "policy: drafted in" in out
     result = read_result("b.json")
-    assert [c.limit for c in result.configurations] == [0, None, 3]
-    policies = {run.configuration: run.account for run in result.runs}
-    assert policies["plain"] is policies["lookup -n 3"] is None
+    assert [c.max_draft_tokens for c in result.configurations] == [0, None, 3]
+    policies = {run.configuration: run.policy_stats for run in result.runs}
+    assert policies["baseline"] is policies["lookup -n 3"] is None
     assert policies["lookup -n auto"].rounds > 0
     assert result.configuration("lookup -n auto").costs["points"]
     run("profile", "toy:3", "--sweeps", "2", "-o", "costs.json")
@@ -145,7 +145,7 @@ def test_generate_json_is_one_document(run) -> None:
     assert document["text"] == run(*GENERATE)[1].rstrip("\n")
     assert len(document["log_probs"]) == len(document["tokens"])
     assert document["drafts"]["lookup"]["draft"] == "lookup"
-    assert document["figures"]["tokens"] == len(document["tokens"]) - 1
+    assert document["stats"]["tokens"] == len(document["tokens"]) - 1
 
 
 def test_a_model_draft_and_every_setting_reach_the_loop(run) -> None:
@@ -203,11 +203,11 @@ def test_stops(run) -> None:
 BAD = {
     "unknown verb": (("genrate",), "Did you mean 'generate'"),
     "unknown model": (("generate", "smollm2-153m", "-p", "a"), "Did you mean 'smollm2-135m'"),
-    "missing file": (("generate", "no/such.gguf", "-p", "a"), "There is no file no/such.gguf"),
+    "missing file": (("generate", "no/such.gguf", "-p", "a"), "There is not a file no/such.gguf"),
     "demo model not pulled": (("generate", "smollm2-135m", "-p", "a"), "models pull smollm2-135m"),
     "unknown engine": (("generate", "toy", "--engine", "toi", "-p", "a"), "Did you mean 'toy'"),
     "unknown draft": ((*GENERATE, "-d", "lokup"), "no draft named 'lokup'. Did you mean 'lookup'"),
-    "missing draft": ((*GENERATE, "-d", "no/such.gguf"), "There is no file no/such.gguf"),
+    "missing draft": ((*GENERATE, "-d", "no/such.gguf"), "There is not a file no/such.gguf"),
     "draft option": ((*GENERATE, "-d", "lookup:mn_match=2"), "Did you mean 'min_match'"),
     "draft value": ((*GENERATE, "-d", "lookup:min_match=two"), "must be a whole number"),
     "draft form": ((*GENERATE, "-d", "lookup:min_match"), "NAME:KEY=VALUE"),
@@ -244,7 +244,7 @@ BAD = {
     "draft named twice": (("bench", "toy", "-d", "lookup", "-d", "lookup"), "named twice"),
     "category": (("bench", "toy", "--categories", "edit,maht"), "Did you mean 'maths'"),
     "stop token": ((*GENERATE, "--stop-token", "99"), "Token 99"),
-    "limit": ((*GENERATE, "-n", "-1"), "-1 is below 0"),
+    "max_draft_tokens": ((*GENERATE, "-n", "-1"), "-1 is below 0"),
     "limit of words": ((*GENERATE, "-n", "x"), "'x' is no whole number"),
     "temperature": ((*GENERATE, "--temperature", "-0.5"), "temperature is -0.5. It must be 0"),
     "top-p of 0": ((*GENERATE, "--top-p", "0"), "top_p is 0.0. It must be above 0"),

@@ -37,13 +37,13 @@ def test_also_adds_what_it_changes(bench) -> None:
     assert code == 0
     result = read_result("out.jsonl")
     assert [(one.name, one.baseline) for one in result.configurations] == [
-        ("plain", "plain"),
-        ("plain --temperature 1.0 --seed 3", "plain --temperature 1.0 --seed 3"),
-        ("plain --target toy:4", "plain --target toy:4"),
-        ("lookup:min_match=1 -n 2", "plain"),
-        ("lookup:min_match=1 -n 5 --verifier block", "plain"),
-        ("toy:3 -n 2 --temperature 1.0 --seed 3", "plain --temperature 1.0 --seed 3"),
-        ("lookup -n 2 --target toy:4", "plain --target toy:4"),
+        ("baseline", "baseline"),
+        ("baseline --temperature 1.0 --seed 3", "baseline --temperature 1.0 --seed 3"),
+        ("baseline --target toy:4", "baseline --target toy:4"),
+        ("lookup:min_match=1 -n 2", "baseline"),
+        ("lookup:min_match=1 -n 5 --verifier block", "baseline"),
+        ("toy:3 -n 2 --temperature 1.0 --seed 3", "baseline --temperature 1.0 --seed 3"),
+        ("lookup -n 2 --target toy:4", "baseline --target toy:4"),
     ]
     assert len(result.runs) == 2 * 7
     by_name = {one.name: one for one in result.configurations}
@@ -55,14 +55,14 @@ def test_also_adds_what_it_changes(bench) -> None:
     assert "as fast as plain --target toy:4" in out
     for one in result.drafted:
         assert result.ratio(one.name) == result.ratio(one.name, beside=one.baseline)
-        assert (result.ratio(one.name) == result.ratio(one.name, beside="plain")) == (
-            one.baseline == "plain"
+        assert (result.ratio(one.name) == result.ratio(one.name, beside="baseline")) == (
+            one.baseline == "baseline"
         )
     assert "texts are not compared: sampled" in out
     for run in result.runs:
         one = by_name[run.configuration]
-        compared = one.greedy and not one.is_plain
-        assert run.equal_to_plain is (True if compared else None)
+        compared = one.greedy and not one.is_baseline
+        assert run.equal_to_baseline is (True if compared else None)
 
 
 def test_what_is_drawn_in_two_configurations_is_independent(bench) -> None:
@@ -126,7 +126,7 @@ def test_a_warm_draft_meets_what_it_saw_before(run, tmp_path: Path) -> None:
         command = ("bench", "toy:3", "--prompts", str(path), "--max-tokens", "12", *given)
         assert run(*command)[0] == 0
         runs = read_result(f"{name}.jsonl").runs_of(f"{draft} -n 3")
-        accepted[name] = [one.figures.accepted for one in runs]
+        accepted[name] = [one.stats.accepted for one in runs]
     assert accepted["cold"][0] == accepted["cold"][1] == accepted["warm"][0]
     assert accepted["warm"][1] > accepted["warm"][0]  # the second asks what the first did
 
@@ -186,8 +186,8 @@ def test_a_recording_goes_over_none_but_its_own(bench, monkeypatch) -> None:
 def test_memory_is_read_where_the_target_is(bench, monkeypatch, device: str, told: bool) -> None:
     from paceline.engines.toy import ToyEngine
 
-    real = ToyEngine.facts
-    monkeypatch.setattr(ToyEngine, "facts", lambda self: real(self) | {"device": device})
+    real = ToyEngine.metadata
+    monkeypatch.setattr(ToyEngine, "metadata", lambda self: real(self) | {"device": device})
     assert bench("-n", "2")[0] == 0
     bandwidth = read_result("out.jsonl").header.bandwidth_bytes_per_s
     assert (bandwidth is not None) == told
@@ -215,11 +215,9 @@ def test_json_keeps_all_prompts_and_the_category_of_that_name_apart(run, tmp_pat
     document = json.loads(run(*command, "-o", "out.jsonl", "--json")[1])
     result = read_result("out.jsonl")
     [_, drafted] = document["configurations"]
-    assert drafted["times_plain"]["value"] == pytest.approx(
-        result.ratio("lookup -n 2").value, rel=0.01
-    )
-    assert set(drafted["times_plain_by_category"]) == {"all", "x"}
-    one = drafted["times_plain_by_category"]["all"]["value"]
+    assert drafted["speedup"]["value"] == pytest.approx(result.ratio("lookup -n 2").value, rel=0.01)
+    assert set(drafted["speedup_by_category"]) == {"all", "x"}
+    one = drafted["speedup_by_category"]["all"]["value"]
     assert one == pytest.approx(result.ratio("lookup -n 2", "all").value, rel=0.01)
 
 
@@ -228,7 +226,7 @@ def test_another_run_s_file_is_refused(bench) -> None:
     before = Path("out.jsonl").read_bytes()
     code, out, err = bench("-n", "3")
     assert (code, out) == (2, "")
-    assert "out.jsonl holds another run: its configurations are plain, lookup -n 2" in err
+    assert "out.jsonl holds another run: its configurations are baseline, lookup -n 2" in err
     assert Path("out.jsonl").read_bytes() == before
 
 
@@ -241,7 +239,7 @@ def test_a_finished_bench_started_again_says_it_again(bench) -> None:
     assert read_result("out.jsonl").runs == before
 
 
-def test_two_turns_are_asked_after_the_plain_answer(run, tmp_path: Path) -> None:
+def test_two_turns_are_asked_after_the_baseline_answer(run, tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
     questions = ("abcabc", "bab"), ("hg", "bab")
     path.write_text(
@@ -259,7 +257,9 @@ def test_two_turns_are_asked_after_the_plain_answer(run, tmp_path: Path) -> None
     ids = [id for id, _ in result.header.prompts]
     asked = Counter()
     for first, second in (ids[:2], ids[2:]):
-        answer = next(r for r in result.runs if r.id == first and r.configuration == "plain").text
+        answer = next(
+            r for r in result.runs if r.id == first and r.configuration == "baseline"
+        ).text
         lengths = {r.prompt_tokens for r in result.runs if r.id == second}
         assert len(lengths) == 1
         before = next(r for r in result.runs if r.id == first).prompt_tokens

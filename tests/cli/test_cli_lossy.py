@@ -47,10 +47,10 @@ def test_generate_marks_its_line_and_its_document(run) -> None:
     document = json.loads(run(*DRAFTED, *lossy, "--json")[1])
     assert document["exact"] is False
     assert "up to 0.2 nats" in document["gives_up"]
-    assert 0 < document["departure"]["kl_nats_per_token"] <= 0.2
-    assert document["departure"]["tokens"] == len(document["tokens"])
+    assert 0 < document["divergence"]["kl_nats_per_token"] <= 0.2
+    assert document["divergence"]["tokens"] == len(document["tokens"])
     exact = json.loads(run(*DRAFTED, "--json")[1])
-    assert (exact["exact"], exact["gives_up"], exact["departure"]) == (True, None, None)
+    assert (exact["exact"], exact["gives_up"], exact["divergence"]) == (True, None, None)
     assert "LOSSY" not in run(*DRAFTED)[2]
 
 
@@ -79,16 +79,16 @@ def test_bench_marks_card_table_and_document(run, prompts, tmp_path) -> None:
     assert "of tokens changed (95 % interval" in out
     code, out, _ = run(*bench(prompts, *lossy, "--json"))  # goes on with nothing left to do
     document = json.loads(out)
-    plain, drafted = document["configurations"]
-    assert (plain["exact"], plain["gives_up"], plain["departure"]) == (True, None, None)
+    baseline, drafted = document["configurations"]
+    assert (baseline["exact"], baseline["gives_up"], baseline["divergence"]) == (True, None, None)
     assert drafted["exact"] is False
     assert "up to 0.2 nats" in drafted["gives_up"]
-    kl = drafted["departure"]["kl_nats_per_token"]
+    kl = drafted["divergence"]["kl_nats_per_token"]
     assert kl["low"] <= kl["value"] <= kl["high"]
-    assert 0 < kl["value"] <= drafted["departure"]["largest_kl_nats"] <= 0.2
+    assert 0 < kl["value"] <= drafted["divergence"]["largest_kl_nats"] <= 0.2
     for one in document["runs"]:
-        assert one["exact"] is (one["configuration"] == "plain")
-        assert (one["departure"] is None) is one["exact"]
+        assert one["exact"] is (one["configuration"] == "baseline")
+        assert (one["divergence"] is None) is one["exact"]
 
 
 def test_a_greedy_bench_compares_the_texts_and_marks_them(run, prompts) -> None:

@@ -49,11 +49,11 @@ def test_it_writes_a_setting_that_generate_takes(run) -> None:
     assert "plain " in out
     assert "-d early-exit:setting=s.json" in err
     assert json.loads(Path("s.json").read_text())["kind"] == "paceline early-exit setting"
-    plain = run("generate", "--raw", "-p", "the cab", "--max-tokens", "16")
+    baseline = run("generate", "--raw", "-p", "the cab", "--max-tokens", "16")
     draft = ("-d", "early-exit:setting=s.json", "-n", "3")
     drafted = run("generate", "--raw", "-p", "the cab", "--max-tokens", "16", *draft)
-    assert plain[0] == drafted[0] == 0
-    assert drafted[1] == plain[1]
+    assert baseline[0] == drafted[0] == 0
+    assert drafted[1] == baseline[1]
 
 
 def test_json_is_what_the_file_says_was_measured(run) -> None:

@@ -19,7 +19,7 @@ def plan(tmp_path: Path) -> str:
     PlanDocument(
         target=Target(name="Qwen/Qwen3-8B", engine="transformers", vocabulary_size=151936),
         draft=Draft(kind="lookup", name="lookup"),
-        limit=4,
+        max_draft_tokens=4,
         expected=Expected(gain=Gain(value=1.42, low=1.31, high=1.55)),
         measured=Measured(source="bench", file="bench.jsonl", prompts=40, tokens=5120),
     ).write(path)
@@ -47,8 +47,8 @@ def test_a_plan_becomes_a_deployment_with_its_evidence(run, plan: str) -> None:
     assert found["Deployment"]["metadata"]["name"] == "qwen3-8b"
     told = container(found)["args"]
     assert json.loads(told[told.index("--speculative-config") + 1])["method"] == "ngram"
-    remarks = " ".join(line[2:] for line in out.splitlines() if line.startswith("# "))
-    assert "1.42 times plain (1.31 to 1.55)" in remarks
+    notes = " ".join(line[2:] for line in out.splitlines() if line.startswith("# "))
+    assert "1.42 speedup (1.31 to 1.55)" in notes
 
 
 def test_it_is_written_to_a_file_as_it_is_printed(run, plan: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def made(tmp_path: Path, **changes: object) -> str:
     settings: dict[str, object] = {
         "target": Target(name="owner/target", engine="transformers"),
         "draft": Draft(kind="lookup", name="lookup"),
-        "limit": 4,
+        "max_draft_tokens": 4,
         "measured": Measured(source="bench"),
     }
     path = tmp_path / "plan.json"
@@ -118,9 +118,12 @@ def test_nothing_of_pacelines_is_written_over(run, plan: str, tmp_path: Path) ->
 
 def test_an_export_is_written_over_by_the_next(run, plan: str, tmp_path: Path) -> None:
     out = tmp_path / "serve.sh"
-    for limit in ("3", "2"):
-        assert run("export", "vllm", plan, "--limit", limit, "-o", str(out))[0] == 0
-        assert f'"num_speculative_tokens": {limit}' in out.read_text()
+    for max_draft_tokens in ("3", "2"):
+        assert (
+            run("export", "vllm", plan, "--max-draft-tokens", max_draft_tokens, "-o", str(out))[0]
+            == 0
+        )
+        assert f'"num_speculative_tokens": {max_draft_tokens}' in out.read_text()
 
 
 def test_the_start_line_names_the_file_that_was_written(run, plan: str, tmp_path: Path) -> None:
@@ -138,7 +141,10 @@ def test_the_start_line_names_the_file_that_was_written(run, plan: str, tmp_path
 
 
 def test_arguments_alone_do_not_name_a_file_that_nobody_wrote(run, tmp_path: Path) -> None:
-    steps = (Step(from_batch=1, to_batch=8, limit=4), Step(from_batch=9, to_batch=None, limit=0))
+    steps = (
+        Step(from_batch=1, to_batch=8, max_draft_tokens=4),
+        Step(from_batch=9, to_batch=None, max_draft_tokens=0),
+    )
     draft = Draft(kind="eagle3", name="e", model="owner/eagle")
     path = made(tmp_path, draft=draft, schedule=steps)
     code, out, err = run("export", "sglang", path, "--format", "json")

@@ -54,22 +54,22 @@ def test_a_bench_becomes_a_plan_and_a_card(run, bench) -> None:
     assert all(len(line) <= 80 for line in out.splitlines())
     plan = read_plan(Path("plan.json"))
     assert plan.draft is not None
-    assert (plan.draft.kind, plan.draft.model, plan.limit) == ("model", "toy:4", 2)
+    assert (plan.draft.kind, plan.draft.model, plan.max_draft_tokens) == ("model", "toy:4", 2)
     assert plan.measured.file == "bench.jsonl"
     assert f"{plan.expected.tokens_per_round:.2f} tokens per round" in out
-    assert all(remark.split()[0] in out for remark in plan.remarks)
+    assert all(note.split()[0] in out for note in plan.notes)
     code, printed, _ = run("plan", "--from", bench, "--configuration", name, "--json")
     assert json.loads(printed) == json.loads(Path("plan.json").read_text(encoding="utf-8"))
 
 
-def test_without_a_configuration_a_toy_that_gains_nothing_is_plain(run, bench) -> None:
+def test_without_a_configuration_a_toy_that_gains_nothing_is_baseline(run, bench) -> None:
     """Its passes cost next to nothing, so that whatever a draft does is lost or in doubt."""
     code, out, _ = run("plan", "--from", bench, "-o", "plan.json")
     plan = read_plan(Path("plan.json"))
     assert code == 0
     if plan.draft is None:
         assert out.startswith("Run toy:3 plainly: no draft.\n")
-        assert plan.remarks[0].startswith("Plain decoding, because")
+        assert plan.notes[0].startswith("Plain decoding, because")
     else:
         assert plan.expected.gain is not None
         assert plan.expected.gain.low is not None
@@ -94,8 +94,8 @@ def test_a_replay_becomes_a_plan_with_a_schedule(run, replay) -> None:
     assert code == 0
     plan = read_plan(Path("plan.json"))
     assert plan.draft is not None
-    assert (plan.draft.kind, plan.limit, plan.measured.source) == ("lookup", 4, "replay")
-    assert (plan.schedule[0].from_batch, plan.schedule[0].limit) == (1, 4)
+    assert (plan.draft.kind, plan.max_draft_tokens, plan.measured.source) == ("lookup", 4, "replay")
+    assert (plan.schedule[0].from_batch, plan.schedule[0].max_draft_tokens) == (1, 4)
     assert "1 to 2: at most 4 tokens" in out
     assert ", predicted" in out
     assert plan.target.vocabulary_size
@@ -159,7 +159,10 @@ def test_a_plan_goes_over_a_plan_and_over_nothing_else(run, bench) -> None:
         (("--plot", "plan.svg"), "Both --plot and --from"),
         (("--threads", "2"), "Both --threads and --from"),
         (("--draft-context", "64"), "Both --draft-context and --from"),
-        (("--limit", "3"), "--limit is given, and bench.jsonl is a bench, which says what"),
+        (
+            ("--max-draft-tokens", "3"),
+            "--max-draft-tokens is given, and bench.jsonl is a bench, which says what",
+        ),
         (("--draft-kind", "ngram"), "--draft-kind is given, and bench.jsonl is a bench"),
         (("--draft-model", "x"), "--draft-model is given, and bench.jsonl is a bench"),
         (("--configuration", "lookup -n 3"), "Did you mean 'lookup -n 2'?"),
@@ -186,17 +189,26 @@ def live(tmp_path: Path) -> str:
     ("given", "said"),
     [
         ((), "live.jsonl is of live servers, which don't tell what drafted. Say it with --draft-k"),
-        (("--draft-kind", "ngram"), "which don't tell what drafted. Say it with --limit."),
-        (("--draft-kind", "eagle3", "--limit", "3"), "A draft of the kind eagle3 has a model."),
         (
-            ("--draft-kind", "ngram", "--limit", "3", "--draft-model", "x"),
+            ("--draft-kind", "ngram"),
+            "which don't tell what drafted. Say it with --max-draft-tokens.",
+        ),
+        (
+            ("--draft-kind", "eagle3", "--max-draft-tokens", "3"),
+            "A draft of the kind eagle3 has a model.",
+        ),
+        (
+            ("--draft-kind", "ngram", "--max-draft-tokens", "3", "--draft-model", "x"),
             "--draft-model is x, and a draft of the kind ngram has none.",
         ),
         (("--configuration", "x"), "--configuration is given, and live.jsonl is a run on live"),
         (("--draft-kind", "ngrm"), "There is no 'ngrm'. Did you mean 'ngram'?"),
         (("--draft-kind", "several"), "There is no 'several'."),
-        (("--draft-kind", "mtp", "--limit", "1"), "No prompt was answered by both servers."),
-        (("--draft-kind", "ngram", "--limit", "0"), "0 is below 1"),
+        (
+            ("--draft-kind", "mtp", "--max-draft-tokens", "1"),
+            "No prompt was answered by both servers.",
+        ),
+        (("--draft-kind", "ngram", "--max-draft-tokens", "0"), "0 is below 1"),
     ],
 )
 def test_what_drafts_on_a_server_has_to_be_said(run, live, given, said) -> None:
@@ -205,9 +217,11 @@ def test_what_drafts_on_a_server_has_to_be_said(run, live, given, said) -> None:
     assert said in err
 
 
-@pytest.mark.parametrize("option", ["--configuration", "--draft-model", "--limit", "--draft-kind"])
+@pytest.mark.parametrize(
+    "option", ["--configuration", "--draft-model", "--max-draft-tokens", "--draft-kind"]
+)
 def test_what_is_said_of_evidence_wants_evidence(run, option: str) -> None:
-    value = {"--limit": "3", "--draft-kind": "ngram"}.get(option, "x")
+    value = {"--max-draft-tokens": "3", "--draft-kind": "ngram"}.get(option, "x")
     code, out, err = run("plan", "--costs", SHIPPED, option, value)
     assert (code, out) == (2, "")
     assert f"{option} is given without --from." in err
@@ -245,12 +259,12 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
     Path("empty.json").write_text("", encoding="utf-8")
     Path("nan.json").write_text('{"kind": "paceline replay", "temperature": NaN}', encoding="utf-8")
     Path("bytes.bin").write_bytes(b"\xff\xfe\x00\x01")
-    for name, (fact, cure) in files.items():
+    for name, (fact, hint) in files.items():
         code, out, err = run("plan", "--from", name)
         assert (code, out) == (2, ""), name
         assert err.startswith(f"paceline plan: {name} ")
         assert fact in err
-        assert cure in err
+        assert hint in err
         assert len(err.splitlines()) == 1
 
 

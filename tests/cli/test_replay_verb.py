@@ -57,7 +57,7 @@ def test_without_costs_tokens_per_round_and_no_word_of_speed(run, log) -> None:
     assert lines[2] == "Replayed: 241 tokens, 5 answers of log.jsonl."
     assert "Prompts left out, without an answer or with an empty one: 1." in lines
     assert "Left out: e: The toy vocabulary has no '!'. It has" in out
-    assert "times plain" not in out
+    assert "speedup" not in out
     rows = [line.split() for line in lines if line.startswith(("song", "quote", "all answers"))]
     assert [row[0] for row in rows[:3]] == ["song", "quote", "all"], "the worst category first"
     assert "log.jsonl: Line 1 is not JSON. Left out." in err
@@ -148,7 +148,7 @@ def test_a_model_draft_is_judged_by_its_own_pass(run, log) -> None:
     code, out, _ = run("replay", log, *TOY, "-d", "toy:1", "-n", "4", "--costs", "costs.json")
     assert code == 0
     assert "The costs have no figures of the draft 'toy:1', so it isn't priced" in out
-    assert "times plain" not in out
+    assert "speedup" not in out
 
 
 def test_what_a_sampled_log_says_of_each_draft_is_said(run, log) -> None:
@@ -178,7 +178,7 @@ def test_what_a_sampled_log_says_of_each_draft_is_said(run, log) -> None:
         (("--temperature", "-1"), "temperature is -1.0."),
         (("--costs", "h200"), "There is no file or shipped costs named 'h200'."),
         (("-o", "costs.json"), "costs.json is there already."),
-        (("--engine", "llamacpp"), "There is no file toy:1."),
+        (("--engine", "llamacpp"), "There is not a file toy:1."),
         (("--categories", "quotes"), "Did you mean 'quote'?"),
     ],
 )

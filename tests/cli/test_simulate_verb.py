@@ -23,11 +23,11 @@ COSTS = Costs(
 )
 
 
-def measured(context: int, limit: int, accepted: int, seconds: float) -> Round:
+def measured(context: int, max_draft_tokens: int, accepted: int, seconds: float) -> Round:
     return sample_round(
-        limit=limit,
+        max_draft_tokens=max_draft_tokens,
         accepted=accepted,
-        source="lookup" if limit else None,
+        source="lookup" if max_draft_tokens else None,
         context=context,
         prefill=context == 4,
         draft_s=0.0,
@@ -56,11 +56,11 @@ def trace(configuration: str, rounds: list[Round]) -> Trace:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
     header = Header(target={}, temperature=0.0, sources={"lookup": True, "model": False})
-    plain = [measured(4, 0, 0, 9.0), *(measured(n, 0, 0, 0.8) for n in range(5, 10))]
+    baseline = [measured(4, 0, 0, 9.0), *(measured(n, 0, 0, 0.8) for n in range(5, 10))]
     drafted = [measured(4, 0, 0, 9.0), measured(5, 2, 2, 2.0), measured(8, 2, 2, 2.0)]
     with Path("rounds.jsonl").open("w") as stream:
         write(header, stream)
-        write(trace("plain", plain), stream)
+        write(trace("baseline", baseline), stream)
         write(trace("lookup -n 2", drafted), stream)
     Path("costs.json").write_text(json.dumps(COSTS.as_document()))
 
@@ -79,29 +79,30 @@ GOOD = ("rounds.jsonl", "--costs", "costs.json")
 
 
 def test_a_row_a_policy_then_what_was_measured_then_hindsight(run) -> None:
-    code, out, err = run(*GOOD, "--policy", "lookup:1,plain")
+    code, out, err = run(*GOOD, "--policy", "lookup:1,baseline")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].split("  ")[0] == "policy"
-    # Two drafted rounds of one token each and a plain one, after 3 s of reading the prompt.
+    # Two drafted rounds of one token each and a baseline one, after 3 s of reading the prompt.
     assert lines[1].split() == ["lookup:1", "6.50", "700.00", "1.43", "1.67", "67%", "6.50", "s"]
-    assert lines[2].split() == ["plain", "8.00", "1000.00", "1.00", "1.00", "0%", "8.00", "s"]
+    assert lines[2].split() == ["baseline", "8.00", "1000.00", "1.00", "1.00", "0%", "8.00", "s"]
     assert lines[4] == (
-        "measured   plain: 4.00 s of decoding; predicted as plain: 5.00 s, 1.25 times the measured"
+        "measured   baseline: 4.00 s of decoding; predicted as baseline: 5.00 s, 1.25 "
+        "times the measured"
     )
     assert lines[5] == (
         "measured   lookup -n 2: 4.00 s of decoding; predicted as lookup:2: 3.00 s, "
         "0.75 times the measured"
     )
-    assert lines[7] == ("hindsight  chat: best fixed is lookup:2; lookup:1 +16.7%, plain +66.7%")
+    assert lines[7] == ("hindsight  chat: best fixed is lookup:2; lookup:1 +16.7%, baseline +66.7%")
 
 
 def test_the_document_says_the_same(run) -> None:
     code, out, err = run(*GOOD, "--json", "--configuration", "lookup -n 2")
     document = json.loads(out)
     assert (code, err) == (0, "")
-    assert list(document["policies"]) == ["measured", "plain"]
-    assert document["policies"]["plain"]["decode_s"] == 5.0
+    assert list(document["policies"]) == ["measured", "baseline"]
+    assert document["policies"]["baseline"]["decode_s"] == 5.0
     assert document["measured"] == {
         "lookup -n 2": {
             "policy": "lookup:2",
@@ -169,7 +170,7 @@ def test_arrivals_batch_and_budget_reach_the_server(run) -> None:
         (("rounds.jsonl", "--costs", "rounds.jsonl"), "rounds.jsonl is not JSON"),
         (("rounds.jsonl",), "--costs"),
         ((*GOOD, "--policy", "mesured"), "Did you mean 'measured'"),
-        ((*GOOD, "--policy", "plain,lokup:3"), "Did you mean 'lookup'"),
+        ((*GOOD, "--policy", "baseline,lokup:3"), "Did you mean 'lookup'"),
         ((*GOOD, "--policy", "lookup:0"), "1 or more"),
         ((*GOOD, "--policy", "lookup:2,"), "no policy named ''"),
         ((*GOOD, "--policy", "model:2"), "never asked the draft 'model'"),

@@ -58,7 +58,7 @@ class Server:
 
 @contextmanager
 def two(on: Server, off: Server) -> Iterator[tuple[str, str]]:
-    with serving(page=on) as first, serving(page=off) as second:
+    with serving(metrics=on) as first, serving(metrics=off) as second:
         yield first.url, second.url
 
 
@@ -66,7 +66,7 @@ def test_a_losing_server_beside_its_twin_exits_with_3(run: Run) -> None:
     with two(Server(30, 0.2), Server(20)) as (on, off):
         code, out, err = run("watch", on, "--baseline", off, *QUICK)
     assert (code, err) == (3, "")
-    assert "losing: 0.67 times plain" in out
+    assert "losing: 0.67 speedup" in out
     assert "20.00 ms a token without drafts over 30.00 with them" in out
     assert max(map(len, out.split("\n"))) <= 80
 
@@ -75,7 +75,7 @@ def test_a_paying_server_exits_with_0(run: Run) -> None:
     with two(Server(10, 1.5), Server(20)) as (on, off):
         code, out, _ = run("watch", on, "--baseline", off, *QUICK)
     assert code == 0
-    assert "paying: 2.00 times plain" in out
+    assert "paying: 2.00 speedup" in out
 
 
 def test_an_even_server_exits_with_0(run: Run) -> None:
@@ -86,7 +86,7 @@ def test_an_even_server_exits_with_0(run: Run) -> None:
 
 
 def test_without_anything_to_judge_by_it_is_unknown(run: Run) -> None:
-    with serving(page=Server(20, 0.5)) as server:
+    with serving(metrics=Server(20, 0.5)) as server:
         code, out, _ = run("watch", server.url, *QUICK)
     assert code == 1
     assert "unknown" in out
@@ -94,14 +94,14 @@ def test_without_anything_to_judge_by_it_is_unknown(run: Run) -> None:
 
 
 def test_windows_are_recorded_and_are_a_baseline_later(run: Run, tmp_path: Path) -> None:
-    with serving(page=Server(20)) as server:
+    with serving(metrics=Server(20)) as server:
         code, out, _ = run("watch", server.url, "--record", "off.jsonl", *QUICK)
         assert code == 0
         assert "recorded" in out
         run("watch", server.url, "--record", "off.jsonl", *QUICK)
     lines = (tmp_path / "off.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 3
-    with serving(page=Server(30, 0.2)) as server:
+    with serving(metrics=Server(30, 0.2)) as server:
         code, out, _ = run("watch", server.url, "--baseline", "off.jsonl", *QUICK)
     assert code == 3, out
 
@@ -109,7 +109,7 @@ def test_windows_are_recorded_and_are_a_baseline_later(run: Run, tmp_path: Path)
 def test_windows_of_another_model_are_not_added_to_a_file(run: Run, tmp_path: Path) -> None:
     servers = {"small": Server(20, model="small"), "big": Server(40, model="big")}
     now = ["small"]
-    with serving(page=lambda s: servers[now[0]](s)) as server:
+    with serving(metrics=lambda s: servers[now[0]](s)) as server:
         assert run("watch", server.url, "--record", "off.jsonl", *QUICK)[0] == 0
         written = (tmp_path / "off.jsonl").read_text(encoding="utf-8")
         now[0] = "big"
@@ -120,7 +120,7 @@ def test_windows_of_another_model_are_not_added_to_a_file(run: Run, tmp_path: Pa
 
 
 def test_a_baseline_of_another_model_is_refused_unless_it_is_named(run: Run) -> None:
-    with serving(page=Server(20, model="small")) as server:
+    with serving(metrics=Server(20, model="small")) as server:
         run("watch", server.url, "--record", "off.jsonl", *QUICK)
     with two(Server(30, 0.2, model="big"), Server(20, model="small")) as (on, off):
         for baseline in ("off.jsonl", off):
@@ -137,13 +137,13 @@ def test_once_ends_when_the_server_stops_answering(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paceline.cli.watch._PATIENCE_S", 0.0)
-    page, asked = Server(20, 0.5), [0]
+    metrics, asked = Server(20, 0.5), [0]
 
     def dying(server: FakeServer) -> str:
         asked[0] += 1
-        return page(server) if asked[0] < 6 else "gone\n"
+        return metrics(server) if asked[0] < 6 else "gone\n"
 
-    with serving(page=dying) as server:
+    with serving(metrics=dying) as server:
         began = time.monotonic()
         code, out, _ = run("watch", server.url, *QUICK)
     assert code == 1
@@ -162,29 +162,29 @@ def test_a_label_is_of_both_unless_the_baseline_has_its_own(run: Run) -> None:
         return lambda s: fast(s) + slow(s).replace('engine="0"', 'engine="1"')
 
     with (
-        serving(page=both(Server(30, 0.2), Server(10, 1.5))) as on,
-        serving(page=both(Server(20), Server(90))) as off,
+        serving(metrics=both(Server(30, 0.2), Server(10, 1.5))) as on,
+        serving(metrics=both(Server(20), Server(90))) as off,
     ):
         words = ("watch", on.url, "--baseline", off.url, "--label", "engine=0")
         _, out, _ = run(*words, *QUICK)
-        assert "losing: 0.67 times plain" in out
+        assert "losing: 0.67 speedup" in out
         _, out, _ = run(*words, "--baseline-label", "engine=1", *QUICK)
-        assert "paying: 3.00 times plain" in out
+        assert "paying: 3.00 speedup" in out
 
 
 def test_a_plan_judges_too(run: Run, tmp_path: Path) -> None:
     PlanDocument(
         target=Target(name="t", engine="vllm"),
         draft=Draft(kind="ngram", name="ngram"),
-        limit=2,
+        max_draft_tokens=2,
         expected=Expected(break_even_tokens=1.6),
         measured=Measured(source="bench"),
     ).write(tmp_path / "plan.json")
-    with serving(page=Server(20, 1.5)) as server:
+    with serving(metrics=Server(20, 1.5)) as server:
         code, out, _ = run("watch", server.url, "--plan", "plan.json", *QUICK)
     assert code == 0, out
-    assert "paying: 1.56 times plain" in out
-    with serving(page=Server(20, 0.2)) as server:
+    assert "paying: 1.56 speedup" in out
+    with serving(metrics=Server(20, 0.2)) as server:
         code, out, _ = run("watch", server.url, "--plan", "plan.json", *QUICK)
     assert code == 3, out
 
@@ -212,7 +212,7 @@ def test_an_interrupt_ends_it_with_1(run: Run) -> None:
     import signal
 
     threading.Timer(1.5, lambda: signal.raise_signal(signal.SIGINT)).start()
-    with serving(page=Server(20, 0.5)) as server:
+    with serving(metrics=Server(20, 0.5)) as server:
         code, _, err = run("watch", server.url, *QUICK[:4])
     assert code == 1
     assert "interrupted" in err
@@ -245,14 +245,14 @@ def test_the_verdict_is_exported(run: Run) -> None:
             "watch", on, "--baseline", off, *QUICK[:4], "--windows", "3", "--export", str(port)
         )  # fmt: skip
     thread.join()
-    assert any('state="paying"} 1.0' in page for page in pages)
+    assert any('state="paying"} 1.0' in metrics for metrics in pages)
 
 
 # Faults: one sentence, nothing measured, exit code 2.
 
 
 def test_drafts_that_are_off_are_named_at_once(run: Run) -> None:
-    with serving(page=Server(20)) as server:
+    with serving(metrics=Server(20)) as server:
         code, out, err = run("watch", server.url, *QUICK)
     assert (code, out) == (2, "")
     assert "counts no drafts" in err
@@ -269,7 +269,7 @@ def test_drafts_that_are_off_are_named_at_once(run: Run) -> None:
     ],
 )
 def test_other_pages_are_refused_by_name(run: Run, text: str, why: str) -> None:
-    with serving(page=lambda _: text) as server:
+    with serving(metrics=lambda _: text) as server:
         code, out, err = run("watch", f"{server.url}/metrics", *QUICK)
     assert (code, out) == (2, "")
     assert why in err
@@ -278,7 +278,7 @@ def test_other_pages_are_refused_by_name(run: Run, text: str, why: str) -> None:
 
 def test_several_models_are_named(run: Run) -> None:
     both = lambda s: Server(20, 0.5, "a")(s) + Server(20, 0.5, "b")(s)  # noqa: E731
-    with serving(page=both) as server:
+    with serving(metrics=both) as server:
         code, _, err = run("watch", server.url, *QUICK)
         assert code == 2
         assert "counts for a, b" in err
@@ -298,14 +298,14 @@ def test_several_models_are_named(run: Run) -> None:
 def test_a_model_or_label_that_no_series_has_is_refused(
     run: Run, words: tuple[str, ...], why: str
 ) -> None:
-    with serving(page=Server(20, 0.5)) as server:
+    with serving(metrics=Server(20, 0.5)) as server:
         code, out, err = run("watch", server.url, *words, *QUICK)
     assert (code, out) == (2, "")
     assert why in err
 
 
 def test_a_label_chooses(run: Run) -> None:
-    with serving(page=Server(20, 0.5)) as server:
+    with serving(metrics=Server(20, 0.5)) as server:
         code, out, _ = run("watch", server.url, "--model", "m", "--label", "engine=0", *QUICK)
     assert code == 1
     assert "with a draft" in out
@@ -343,16 +343,16 @@ def test_an_address_with_a_password_is_refused_and_not_repeated(run: Run) -> Non
 
 def test_a_file_of_something_else_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine\n", encoding="utf-8")
-    with serving(page=Server(20)) as server:
+    with serving(metrics=Server(20)) as server:
         code, _, err = run("watch", server.url, "--record", "notes.txt", *QUICK)
     assert code == 2
-    assert "no file of recorded windows. Choose another" in err
+    assert "not a file of recorded windows. Choose another" in err
     assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine\n"
 
 
 def test_the_key_goes_to_its_own_server_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "s3cret")
-    with serving(page=Server(10, 1.5)) as on, serving(page=Server(20)) as off:
+    with serving(metrics=Server(10, 1.5)) as on, serving(metrics=Server(20)) as off:
         code, out, err = run(
             "watch", on.url, "--baseline", off.url, "--api-key-env", "MY_KEY", *QUICK
         )
@@ -368,7 +368,7 @@ def test_a_key_that_no_header_holds_is_refused_and_not_repeated(
     run: Run, monkeypatch: pytest.MonkeyPatch, key: str, option: str
 ) -> None:
     monkeypatch.setenv("MY_KEY", key)
-    with serving(page=Server(20, 0.5)) as server:
+    with serving(metrics=Server(20, 0.5)) as server:
         code, out, err = run(
             "watch", server.url, "--baseline", server.url, option, "MY_KEY", *QUICK
         )

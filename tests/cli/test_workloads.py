@@ -62,9 +62,9 @@ def test_a_verb_without_turns_says_that_it_leaves_them_out(file: str, capsys) ->
 def test_categories_are_chosen_before_a_sample_is_drawn(file: str) -> None:
     workload = chosen("--prompts", file, "--categories", "x", "--sample", "2")
     assert {p.category for p in workload.prompts} == {"x"}
-    assert workload.facts()["sample"] == {"count": 2, "of": 6, "seed": 0}
+    assert workload.metadata()["sample"] == {"count": 2, "of": 6, "seed": 0}
     other = chosen("--prompts", file, "--categories", "x,y", "--sample", "3", "--sample-seed", "5")
-    assert other.facts()["sample"] == {"count": 3, "of": 7, "seed": 5}
+    assert other.metadata()["sample"] == {"count": 3, "of": 7, "seed": 5}
 
 
 def test_a_seed_without_a_sample_is_refused(file: str) -> None:

@@ -1,4 +1,5 @@
-"""Combined drafts through the whole loop: plain text where promised, the plain law always."""
+"""Combined drafts through the whole loop: plain text where promised, the plain distribution
+always."""
 
 from __future__ import annotations
 
@@ -55,13 +56,13 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("settings", UNSAMPLED)
 @pytest.mark.parametrize("draft", COMBINED)
 def test_greedy_text_is_plain_text(draft: str, settings: str) -> None:
-    plain = run("none", 0, settings=settings)
+    baseline = run("none", 0, settings=settings)
     offered = 0
-    for limit in range(1, 5):
+    for max_draft_tokens in range(1, 5):
         for verifier in (ChainVerifier, TreeVerifier):
-            drafted = run(draft, limit, settings=settings, verifier=verifier)
-            assert_same(drafted, plain)
-            offered += drafted.figures.proposed
+            drafted = run(draft, max_draft_tokens, settings=settings, verifier=verifier)
+            assert_same(drafted, baseline)
+            offered += drafted.stats.proposed
     assert offered > 20
 
 
@@ -82,17 +83,20 @@ def lookup() -> LookupDraft:
 
 
 class UsesTheRowItJudges(ModelDraft):
-    """Draws a token, and then tells the law at the factor that its own row would have wanted."""
+    """Draws a token, and then tells the distribution at the factor that its own row would have
+    wanted."""
 
     def propose(self, contexts, limits):
         return [
-            Proposal(p.tokens, p.source, tuple(map(self.sharpened, p.laws, p.tokens)))
+            Proposal(p.tokens, p.source, tuple(map(self.sharpened, p.distributions, p.tokens)))
             for p in super().propose(contexts, limits)
         ]
 
-    def sharpened(self, law, token):
-        probs = max((law.probs**power for power in (0.5, 2.0)), key=lambda w: (w / w.sum())[token])
-        return type(law)(probs / probs.sum())
+    def sharpened(self, distribution, token):
+        probs = max(
+            (distribution.probs**power for power in (0.5, 2.0)), key=lambda w: (w / w.sum())[token]
+        )
+        return type(distribution)(probs / probs.sum())
 
 
 SMALL: dict[str, Callable[[ToyEngine], Draft]] = {
@@ -104,35 +108,40 @@ SMALL: dict[str, Callable[[ToyEngine], Draft]] = {
 }
 
 
-def distance(draft: Callable[[ToyEngine], Draft], verifier, limit: int, tokens: int) -> float:
+def distance(
+    draft: Callable[[ToyEngine], Draft], verifier, max_draft_tokens: int, tokens: int
+) -> float:
     """Total variation between the texts of the real loop and plain decoding's, all choices of
     draft and target enumerated."""
 
-    def outcome(limit: int, chance) -> tuple[int, ...]:
+    def outcome(max_draft_tokens: int, rng) -> tuple[int, ...]:
         engine = ToyEngine(3, seed=2, order=2, end_tokens=(2,))
-        decoder = Decoder(engine, {"d": draft(engine)}, verifier(), fixed("d", limit))
+        decoder = Decoder(engine, {"d": draft(engine)}, verifier(), fixed("d", max_draft_tokens))
         request = Request(
             prompt=(0, 1, 0), sampling=PENALISED, stop=StopConditions(max_tokens=tokens)
         )
         stream = decoder.open(request)
-        stream.chance = stream.context.chance = chance
+        stream.rng = stream.context.rng = rng
         while not stream.finished:
             decoder.step([stream])
         return tuple(stream.history.output)
 
-    plain = enumerate_outcomes(lambda chance: outcome(0, chance))
-    drafted = enumerate_outcomes(lambda chance: outcome(limit, chance))
-    assert sum(plain.values()) == pytest.approx(1, abs=1e-6)
-    return sum(abs(plain.get(k, 0) - drafted.get(k, 0)) for k in plain.keys() | drafted.keys()) / 2
+    baseline = enumerate_outcomes(lambda rng: outcome(0, rng))
+    drafted = enumerate_outcomes(lambda rng: outcome(max_draft_tokens, rng))
+    assert sum(baseline.values()) == pytest.approx(1, abs=1e-6)
+    return (
+        sum(abs(baseline.get(k, 0) - drafted.get(k, 0)) for k in baseline.keys() | drafted.keys())
+        / 2
+    )
 
 
-@pytest.mark.parametrize(("limit", "tokens"), [(1, 4), (2, 4), (4, 5)])
+@pytest.mark.parametrize(("max_draft_tokens", "tokens"), [(1, 4), (2, 4), (4, 5)])
 @pytest.mark.parametrize("verifier", [ChainVerifier, BlockVerifier])
 @pytest.mark.parametrize("draft", SMALL)
 def test_the_whole_loop_is_exact_by_enumeration(
-    draft: str, verifier, limit: int, tokens: int
+    draft: str, verifier, max_draft_tokens: int, tokens: int
 ) -> None:
-    assert distance(SMALL[draft], verifier, limit, tokens) < 1e-6
+    assert distance(SMALL[draft], verifier, max_draft_tokens, tokens) < 1e-6
 
 
 @pytest.mark.parametrize("verifier", [ChainVerifier, BlockVerifier])

@@ -37,9 +37,9 @@ class HalfRight(Draft):
             Proposal(self.tokens(c, n), self.name) for c, n in zip(contexts, limits, strict=True)
         ]
 
-    def tokens(self, context: Context, limit: int) -> tuple[int, ...]:
+    def tokens(self, context: Context, max_draft_tokens: int) -> tuple[int, ...]:
         tokens: list[int] = []
-        for _ in range(self.random.randint(0, limit)):
+        for _ in range(self.random.randint(0, max_draft_tokens)):
             right = int(self.target.logits([*context.history.tokens, *tokens]).argmax())
             wrong = (right + 1) % self.target.vocabulary_size
             tokens.append(right if self.random.random() < 0.5 else wrong)
@@ -99,7 +99,7 @@ SETTINGS = {
 
 def run(
     draft: str,
-    limit: int,
+    max_draft_tokens: int,
     *,
     settings: str = "greedy",
     verifier=ChainVerifier,
@@ -111,7 +111,7 @@ def run(
         engine,
         prompt,
         draft=DRAFTS[draft](engine),
-        limit=limit,
+        max_draft_tokens=max_draft_tokens,
         verifier=verifier(),
         sampling=Sampling(**SETTINGS[settings]),
         stop=StopConditions(**{"max_tokens": 40, **stop}),
@@ -121,23 +121,23 @@ def run(
     return generation
 
 
-def assert_same(drafted: Generation, plain: Generation) -> None:
-    assert drafted.tokens == plain.tokens
-    assert drafted.text == plain.text
-    assert drafted.finish_reason == plain.finish_reason
-    assert drafted.log_probs == plain.log_probs
+def assert_same(drafted: Generation, baseline: Generation) -> None:
+    assert drafted.tokens == baseline.tokens
+    assert drafted.text == baseline.text
+    assert drafted.finish_reason == baseline.finish_reason
+    assert drafted.log_probs == baseline.log_probs
     assert sum(round.emitted for round in drafted.rounds) == len(drafted.tokens)
     for round in drafted.rounds:
         assert 0 <= round.accepted <= round.proposed <= round.width - 1
         assert round.emitted in (round.accepted, round.accepted + 1)
 
 
-@pytest.mark.parametrize("limit", range(9))
+@pytest.mark.parametrize("max_draft_tokens", range(9))
 @pytest.mark.parametrize("draft", DRAFTS)
-def test_greedy_text_is_plain_text(draft: str, limit: int) -> None:
-    plain = run("none", 0)
-    assert len(plain.log_probs) == len(plain.tokens) > 20
-    assert_same(run(draft, limit), plain)
+def test_greedy_text_is_plain_text(draft: str, max_draft_tokens: int) -> None:
+    baseline = run("none", 0)
+    assert len(baseline.log_probs) == len(baseline.tokens) > 20
+    assert_same(run(draft, max_draft_tokens), baseline)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -145,9 +145,9 @@ def test_greedy_text_is_plain_text(draft: str, limit: int) -> None:
 @pytest.mark.parametrize("verifier", [ChainVerifier, BlockVerifier])
 def test_every_setting_is_honoured_in_every_row(draft: str, settings: str, verifier) -> None:
     """Chosen drafts draw once per emitted token, so even sampled text is plain text."""
-    plain = run("none", 0, settings=settings)
-    for limit in (1, 4):
-        assert_same(run(draft, limit, settings=settings, verifier=verifier), plain)
+    baseline = run("none", 0, settings=settings)
+    for max_draft_tokens in (1, 4):
+        assert_same(run(draft, max_draft_tokens, settings=settings, verifier=verifier), baseline)
 
 
 @pytest.mark.parametrize("settings", [name for name in SETTINGS if name != "greedy"])
@@ -165,14 +165,14 @@ def test_each_setting_changes_plain_text(settings: str) -> None:
 def test_the_target_accepts_itself_entirely(settings: str) -> None:
     drafted = run("itself", 4, settings=settings)
     assert_same(drafted, run("none", 0, settings=settings))
-    assert drafted.figures.acceptance_rate == 1.0
+    assert drafted.stats.acceptance_rate == 1.0
 
 
 def test_the_target_accepts_itself_entirely_when_sampled() -> None:
     for settings in ("sampled", "all"):
         for verifier in (ChainVerifier, BlockVerifier):
-            figures = run("itself", 4, settings=settings, verifier=verifier).figures
-            assert figures.acceptance_rate == 1.0
+            stats = run("itself", 4, settings=settings, verifier=verifier).stats
+            assert stats.acceptance_rate == 1.0
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -185,7 +185,7 @@ def test_a_batch_gives_each_request_what_it_gets_alone(draft: str) -> None:
                 prompt=tuple(PROMPT * (1 + i % 3))[: 3 + 2 * i],
                 sampling=Sampling(**(SETTINGS[name] | {"seed": 20 + i})),
                 stop=StopConditions(max_tokens=5 + 4 * i),
-                draft_limit=[None, 0, 2][i % 3],
+                max_draft_tokens=[None, 0, 2][i % 3],
             )
             for i, name in enumerate(["greedy", "sampled", "all", "greedy", "top-p", "repetition"])
         ]
@@ -199,12 +199,12 @@ def test_a_batch_gives_each_request_what_it_gets_alone(draft: str) -> None:
         alone = Decoder(engine, {"d": DRAFTS[draft](engine)}, ChainVerifier(), fixed("d", 3))
         [single] = decode(alone, [request])
         assert_same(generation, single)
-        if request.draft_limit is not None:
-            assert max(round.width for round in generation.rounds) <= request.draft_limit + 1
+        if request.max_draft_tokens is not None:
+            assert max(round.width for round in generation.rounds) <= request.max_draft_tokens + 1
 
 
 def test_a_policy_may_change_its_mind_every_round() -> None:
-    plain = run("none", 0)
+    baseline = run("none", 0)
     source = random.Random(1)
     for _ in range(10):
         engine = target()
@@ -219,50 +219,52 @@ def test_a_policy_may_change_its_mind_every_round() -> None:
         decoder = Decoder(engine, drafts, ChainVerifier(), policy)
         request = Request(prompt=tuple(PROMPT), stop=StopConditions(max_tokens=40))
         [generation] = decode(decoder, [request])
-        assert generation.tokens == plain.tokens
+        assert generation.tokens == baseline.tokens
 
 
 @pytest.mark.parametrize("verifier", [ChainVerifier, BlockVerifier])
 @pytest.mark.parametrize("draft", ["model", "lookup"])
 def test_the_whole_loop_is_exact_by_enumeration(draft: str, verifier) -> None:
-    """Every path of every random choice, draft and target, through the real loop: the output law
-    is plain decoding's, up to the rounding of float32 laws."""
+    """Every path of every random choice, draft and target, through the real loop: the output
+    distribution is plain decoding's, up to the rounding of float32 distributions."""
     sampling = Sampling(temperature=0.9, repetition_penalty=1.2)
 
-    def outcome(limit: int, chance) -> tuple[int, ...]:
+    def outcome(max_draft_tokens: int, rng) -> tuple[int, ...]:
         engine = ToyEngine(3, seed=2, order=2, end_tokens=(2,))
         drafts = {
             "model": ModelDraft(ToyEngine(3, seed=9, end_tokens=(2,)), engine),
             "lookup": LookupDraft(),
         }
-        decoder = Decoder(engine, drafts, verifier(), fixed(draft, limit))
+        decoder = Decoder(engine, drafts, verifier(), fixed(draft, max_draft_tokens))
         request = Request(prompt=(0, 1, 0), sampling=sampling, stop=StopConditions(max_tokens=4))
         stream = decoder.open(request)
-        stream.chance = stream.context.chance = chance
+        stream.rng = stream.context.rng = rng
         while not stream.finished:
             decoder.step([stream])
         return tuple(stream.history.output)
 
-    plain = enumerate_outcomes(lambda chance: outcome(0, chance))
-    drafted = enumerate_outcomes(lambda chance: outcome(2, chance))
-    keys = plain.keys() | drafted.keys()
-    assert sum(plain.values()) == pytest.approx(1, abs=1e-6)
-    assert sum(abs(plain.get(k, 0) - drafted.get(k, 0)) for k in keys) / 2 < 1e-6
+    baseline = enumerate_outcomes(lambda rng: outcome(0, rng))
+    drafted = enumerate_outcomes(lambda rng: outcome(2, rng))
+    keys = baseline.keys() | drafted.keys()
+    assert sum(baseline.values()) == pytest.approx(1, abs=1e-6)
+    assert sum(abs(baseline.get(k, 0) - drafted.get(k, 0)) for k in keys) / 2 < 1e-6
 
 
 class Liar(ModelDraft):
-    """Offers the likeliest token, told as drawn from its law."""
+    """Offers the likeliest token, told as drawn from its distribution."""
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Proposal]:
         told = super().propose(contexts, [1] * len(limits))
         return [
-            Proposal((max(law.items(), key=lambda item: item[1])[0],), "model", (law,))
+            Proposal(
+                (max(distribution.items(), key=lambda item: item[1])[0],), "model", (distribution,)
+            )
             for proposal in told
-            for law in proposal.laws
+            for distribution in proposal.distributions
         ]
 
 
-def test_a_draft_that_lies_about_its_law_fails_the_enumeration(monkeypatch) -> None:
+def test_a_draft_that_lies_about_its_distribution_fails_the_enumeration(monkeypatch) -> None:
     monkeypatch.setitem(globals(), "ModelDraft", Liar)
     with pytest.raises(AssertionError):
         test_the_whole_loop_is_exact_by_enumeration("model", ChainVerifier)

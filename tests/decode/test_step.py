@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline import Request, Sampling, StopConditions, decode, fixed, generate
-from paceline.decode.stats import figures, one_line
+from paceline.decode.stats import one_line, stats
 from paceline.decode.step import Decoder, first_branch
 from paceline.drafts.base import Draft
 from paceline.drafts.lookup import LookupDraft
@@ -22,7 +22,7 @@ from paceline.verify.chain import ChainVerifier
 from paceline.verify.tree import TreeVerifier
 
 
-def plain(engine: ToyEngine) -> Decoder:
+def baseline(engine: ToyEngine) -> Decoder:
     return Decoder(engine, {}, ChainVerifier(), fixed(None, 0))
 
 
@@ -50,7 +50,7 @@ def test_limits_and_maxima_out_of_range_are_refused() -> None:
     for make in (
         lambda: Request(prompt=(1,), sampling=Sampling(min_tokens=4), stop=too_few),
         lambda: fixed("lookup", -1),
-        lambda: Request(prompt=(1,), draft_limit=-1),
+        lambda: Request(prompt=(1,), max_draft_tokens=-1),
         lambda: StopConditions(max_tokens=0),
         lambda: StopConditions(strings=("",)),
     ):
@@ -68,7 +68,7 @@ def nan_after(length: int) -> ToyEngine:
 
 def test_a_faulty_row_ends_its_own_request_and_no_other() -> None:
     engine = nan_after(5)
-    decoder = plain(engine)
+    decoder = baseline(engine)
     good, bad = (
         decoder.open(Request(prompt=(first, 1), stop=StopConditions(max_tokens=9)))
         for first in (1, 7)
@@ -123,21 +123,30 @@ class Chain(Tree):
 
 class TooMany(Chain):
     def propose(self, contexts, limits):
-        return [Proposal((1,) * (limit + 1), self.name) for limit in limits]
+        return [Proposal((1,) * (max_draft_tokens + 1), self.name) for max_draft_tokens in limits]
 
 
 def test_trees_are_refused_by_name_and_chains_with_parents_are_not() -> None:
     short = StopConditions(max_tokens=9)
     with pytest.raises(SettingError, match="offers trees, and the verifier chain takes chains"):
-        generate(ToyEngine(8), [1], draft=Tree(), limit=2, stop=short, verifier=ChainVerifier())
+        generate(
+            ToyEngine(8),
+            [1],
+            draft=Tree(),
+            max_draft_tokens=2,
+            stop=short,
+            verifier=ChainVerifier(),
+        )
     engine = ToyEngine(8, trees=False)
     with pytest.raises(SettingError, match="offers trees, and the engine toy takes chains"):
-        generate(engine, [1], draft=Tree(), limit=2, stop=short, verifier=TreeVerifier())
-    assert generate(ToyEngine(8), [1], draft=Chain(), limit=2, stop=StopConditions(max_tokens=9))
+        generate(engine, [1], draft=Tree(), max_draft_tokens=2, stop=short, verifier=TreeVerifier())
+    assert generate(
+        ToyEngine(8), [1], draft=Chain(), max_draft_tokens=2, stop=StopConditions(max_tokens=9)
+    )
 
 
 def test_trees_become_chains_where_that_is_allowed_and_it_is_said(caplog) -> None:
-    plain = generate(ToyEngine(8), [1], stop=StopConditions(max_tokens=9))
+    baseline = generate(ToyEngine(8), [1], stop=StopConditions(max_tokens=9))
     for engine, verifier in (
         (ToyEngine(8, trees=False), TreeVerifier()),
         (ToyEngine(8), ChainVerifier()),
@@ -147,7 +156,7 @@ def test_trees_become_chains_where_that_is_allowed_and_it_is_said(caplog) -> Non
             engine, {"tree": Tree()}, verifier, fixed("tree", 2), chains_for_trees=True
         )
         [got] = decode(decoder, [Request(prompt=(1,), stop=StopConditions(max_tokens=9))])
-        assert got.tokens == plain.tokens
+        assert got.tokens == baseline.tokens
         assert {round.width for round in got.rounds[1:-1]} == {2}
         assert [r.message.endswith("goes instead.") for r in caplog.records] == [True]
 
@@ -159,7 +168,13 @@ def test_the_first_branch_of_a_tree_is_its_first_children() -> None:
 
 def test_a_draft_that_offers_more_than_its_limit_is_a_fault() -> None:
     with pytest.raises(DraftError, match="'tree' offered 3 tokens where 2 were the limit"):
-        generate(ToyEngine(8), [1], draft=TooMany(), limit=2, stop=StopConditions(max_tokens=9))
+        generate(
+            ToyEngine(8),
+            [1],
+            draft=TooMany(),
+            max_draft_tokens=2,
+            stop=StopConditions(max_tokens=9),
+        )
 
 
 def test_the_target_is_fed_each_committed_token_once_and_each_drafted_one_once() -> None:
@@ -168,7 +183,7 @@ def test_the_target_is_fed_each_committed_token_once_and_each_drafted_one_once()
         engine,
         [1, 2, 3],
         draft=ModelDraft(ToyEngine(8, seed=4), engine),
-        limit=3,
+        max_draft_tokens=3,
         stop=StopConditions(max_tokens=30),
     )
     drafted = sum(round.width - 1 for round in got.rounds)
@@ -183,7 +198,7 @@ def test_of_a_tree_what_was_accepted_is_not_fed_again() -> None:
         engine,
         [1, 2, 3],
         draft=RecycleDraft(),
-        limit=4,
+        max_draft_tokens=4,
         stop=StopConditions(max_tokens=40),
     )
     assert any(round.path for round in got.rounds)
@@ -212,11 +227,11 @@ def test_figures_are_pooled() -> None:
         sample_round(proposed=2, accepted=0, emitted=1, width=3, source="x"),
         sample_round(),
     ]
-    got = figures(rounds)
+    got = stats(rounds)
     assert (got.tokens, got.rounds, got.drafted_rounds) == (9, 4, 3)
     assert got.acceptance_rate == 5 / 10
     assert got.tokens_per_round == 9 / 4
-    assert got.survival == (2 / 3, 1 / 3, 1 / 2, 1 / 2)
+    assert got.acceptance == (2 / 3, 1 / 3, 1 / 2, 1 / 2)
     assert got.offered == (3, 3, 2, 2)
     assert got.ms_per_token == pytest.approx(1e3 * 0.048 / 9)
     assert got.prefill_s == pytest.approx(9.002)
@@ -224,7 +239,7 @@ def test_figures_are_pooled() -> None:
 
 
 def test_figures_of_nothing_are_none_not_zero() -> None:
-    got = figures([sample_round(prefill=True)])
+    got = stats([sample_round(prefill=True)])
     assert got.ms_per_token is got.acceptance_rate is got.tokens_per_round is None
     assert "nothing decoded" in one_line(got)
 
@@ -235,7 +250,12 @@ def test_a_fault_behind_the_first_rejection_is_no_fault() -> None:
     for settings in (Sampling(), Sampling(logit_bias={0: 0.1}), Sampling(temperature=1e-3, seed=1)):
         engine = ToyEngine(3, table={(): [0, 0, 9], (1,): nan})
         got = generate(
-            engine, [2], draft=Ones(), limit=2, sampling=settings, stop=StopConditions(max_tokens=5)
+            engine,
+            [2],
+            draft=Ones(),
+            max_draft_tokens=2,
+            sampling=settings,
+            stop=StopConditions(max_tokens=5),
         )
         assert got.tokens == (2,) * 5
 
@@ -244,7 +264,7 @@ class Ones(Draft):
     name = summary = "ones"
 
     def propose(self, contexts, limits):
-        return [Proposal((1,) * limit, self.name) for limit in limits]
+        return [Proposal((1,) * max_draft_tokens, self.name) for max_draft_tokens in limits]
 
 
 class Outside(Ones):
@@ -254,7 +274,13 @@ class Outside(Ones):
 
 def test_a_draft_that_offers_no_token_of_the_target_is_named() -> None:
     with pytest.raises(DraftError, match="'ones' offered token 99"):
-        generate(ToyEngine(8), [1], draft=Outside(), limit=2, stop=StopConditions(max_tokens=9))
+        generate(
+            ToyEngine(8),
+            [1],
+            draft=Outside(),
+            max_draft_tokens=2,
+            stop=StopConditions(max_tokens=9),
+        )
 
 
 def test_a_bad_request_does_not_touch_the_others() -> None:
@@ -264,7 +290,7 @@ def test_a_bad_request_does_not_touch_the_others() -> None:
     ]
     said: list[tuple[int, str]] = []
     good, refused, failed = decode(
-        plain(engine), requests, on_text=lambda n, t: said.append((n, t))
+        baseline(engine), requests, on_text=lambda n, t: said.append((n, t))
     )
     assert len(good.tokens) == 9
     assert isinstance(refused.error, PromptError)
@@ -306,7 +332,11 @@ def test_time_spent_observing_is_the_draft_s_also_where_nothing_was_asked() -> N
             super().observe(context, committed)
 
     got = generate(
-        ToyEngine(8, seed=3), [1, 2, 3], draft=Slow(), limit=1, stop=StopConditions(max_tokens=8)
+        ToyEngine(8, seed=3),
+        [1, 2, 3],
+        draft=Slow(),
+        max_draft_tokens=1,
+        stop=StopConditions(max_tokens=8),
     )
     assert sum(round.draft_s for round in got.rounds) >= 0.002 * Slow.observed
     assert got.rounds[0].source is None, "nothing was asked while the prompt was read"

@@ -35,14 +35,14 @@ def speller(context_size: int = 64) -> ToyEngine:
     )
 
 
-def answer(limit: int, context_size: int = 64, **stop):
+def answer(max_draft_tokens: int, context_size: int = 64, **stop):
     engine = speller(context_size)
     pieces: list[str] = []
     generation = generate(
         engine,
         PROMPT,
         draft=ModelDraft(speller(), engine),
-        limit=limit,
+        max_draft_tokens=max_draft_tokens,
         logprobs=True,
         stop=StopConditions(**stop),
         on_text=pieces.append,
@@ -50,7 +50,7 @@ def answer(limit: int, context_size: int = 64, **stop):
     assert "".join(pieces) == generation.text
     assert len(generation.log_probs) == len(generation.tokens)
     assert sum(r.emitted for r in generation.rounds) == len(generation.tokens)
-    assert generation.figures.acceptance_rate in (1.0, None), "a cut block counts no rejection"
+    assert generation.stats.acceptance_rate in (1.0, None), "a cut block counts no rejection"
     assert engine.sequences_open == 0
     return generation
 
@@ -58,44 +58,47 @@ def answer(limit: int, context_size: int = 64, **stop):
 LIMITS = range(9)
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("max_draft_tokens", LIMITS)
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 8, 20])
-def test_maximum_tokens(limit: int, most: int) -> None:
-    got = answer(limit, max_tokens=most)
+def test_maximum_tokens(max_draft_tokens: int, most: int) -> None:
+    got = answer(max_draft_tokens, max_tokens=most)
     assert (got.text, len(got.tokens)) == (TEXT[:most], most)
     assert got.finish_reason is FinishReason.MAX_TOKENS
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_the_context_s_end(limit: int) -> None:
-    got = answer(limit, context_size=15)
+@pytest.mark.parametrize("max_draft_tokens", LIMITS)
+def test_the_context_s_end(max_draft_tokens: int) -> None:
+    got = answer(max_draft_tokens, context_size=15)
     assert len(got.tokens) == 13
     assert got.finish_reason is FinishReason.CONTEXT_END
-    assert answer(limit, context_size=15, max_tokens=13).finish_reason is FinishReason.MAX_TOKENS
+    assert (
+        answer(max_draft_tokens, context_size=15, max_tokens=13).finish_reason
+        is FinishReason.MAX_TOKENS
+    )
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("max_draft_tokens", LIMITS)
 @pytest.mark.parametrize("letter", list("the cas"))
-def test_a_stop_token_is_counted_and_not_shown(limit: int, letter: str) -> None:
+def test_a_stop_token_is_counted_and_not_shown(max_draft_tokens: int, letter: str) -> None:
     token = speller().tokenizer.encode(letter)[0]
-    got = answer(limit, max_tokens=40, tokens=(token,))
+    got = answer(max_draft_tokens, max_tokens=40, tokens=(token,))
     assert got.text == TEXT[: TEXT.index(letter)]
     assert got.tokens[-1] == token
     assert len(got.tokens) == TEXT.index(letter) + 1
     assert got.finish_reason is FinishReason.STOP_TOKEN
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("max_draft_tokens", LIMITS)
 @pytest.mark.parametrize("string", ["t", "cat", "at s", " on the mat", "mat"])
-def test_a_stop_string_across_tokens(limit: int, string: str) -> None:
-    got = answer(limit, max_tokens=40, strings=(string, "never"))
+def test_a_stop_string_across_tokens(max_draft_tokens: int, string: str) -> None:
+    got = answer(max_draft_tokens, max_tokens=40, strings=(string, "never"))
     assert got.text == TEXT[: TEXT.index(string)]
     assert len(got.tokens) == TEXT.index(string) + len(string)
     assert got.finish_reason is FinishReason.STOP_STRING
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-def test_an_end_token_inside_a_block(limit: int) -> None:
+@pytest.mark.parametrize("max_draft_tokens", LIMITS)
+def test_an_end_token_inside_a_block(max_draft_tokens: int) -> None:
     end = 4
 
     def table(context: list[int]) -> list[float]:
@@ -104,7 +107,9 @@ def test_an_end_token_inside_a_block(limit: int) -> None:
         ]
 
     engine, twin = (ToyEngine(5, table=table, end_tokens=(end,)) for _ in range(2))
-    got = generate(engine, PROMPT, draft=ModelDraft(twin, engine), limit=limit)
+    got = generate(
+        engine, PROMPT, draft=ModelDraft(twin, engine), max_draft_tokens=max_draft_tokens
+    )
     assert got.tokens == (2, 3, 0, 1, 2, 3, end)
     assert got.text == "cdabcd"
     assert got.finish_reason is FinishReason.END_TOKEN
@@ -112,7 +117,7 @@ def test_an_end_token_inside_a_block(limit: int) -> None:
         engine,
         PROMPT,
         draft=ModelDraft(twin, engine),
-        limit=limit,
+        max_draft_tokens=max_draft_tokens,
         stop=StopConditions(ignore_end=True, max_tokens=10),
     )
     assert len(on.tokens) == 10

@@ -9,7 +9,7 @@ from paceline import Request, Sampling, StopConditions, decode, fixed
 from paceline.decode.generate import Generation
 from paceline.decode.step import Decoder
 from paceline.drafts import calibrate
-from paceline.drafts.base import Draft, Judged
+from paceline.drafts.base import Draft, VerifiedRound
 from paceline.drafts.calibrate import (
     FACTORS,
     WEIGHTS,
@@ -21,10 +21,10 @@ from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.mixture import MixtureDraft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
-from paceline.sampling.distribution import Law, mixed
+from paceline.sampling.distribution import Distribution, mixed
 from paceline.sampling.history import History
-from paceline.sampling.processors import law_of
-from paceline.sampling.rows import RowLaws
+from paceline.sampling.processors import distribution_of
+from paceline.sampling.rows import RowDistributions
 from paceline.types import Proposal
 from paceline.verify.chain import ChainVerifier
 
@@ -33,17 +33,17 @@ def logits(seed: int, size: int = 50) -> np.ndarray:
     return (2 * np.random.default_rng(seed).standard_normal(size)).astype(np.float32)
 
 
-def overlap(p: Law, q: Law) -> float:
+def overlap(p: Distribution, q: Distribution) -> float:
     other = dict(q.items())
     return sum(min(prob, other.get(token, 0)) for token, prob in p.items())
 
 
 @pytest.mark.parametrize("filters", [{}, {"top_k": 7}])
 @pytest.mark.parametrize("before", [1.0, 0.6])
-def test_a_factor_s_worth_is_the_chance_of_acceptance_under_it(before: float, filters) -> None:
-    target = law_of(logits(1), Sampling(temperature=0.8))
+def test_a_factor_s_worth_is_the_rng_of_acceptance_under_it(before: float, filters) -> None:
+    target = distribution_of(logits(1), Sampling(temperature=0.8))
     draft = {
-        factor: law_of(logits(2), Sampling(temperature=0.8 * factor, **filters))
+        factor: distribution_of(logits(2), Sampling(temperature=0.8 * factor, **filters))
         for factor in (*FACTORS, before)
     }
     expected = [overlap(target, draft[factor]) for factor in FACTORS]
@@ -51,38 +51,47 @@ def test_a_factor_s_worth_is_the_chance_of_acceptance_under_it(before: float, fi
     assert worth_by_factor(target, draft[before], before) == pytest.approx(expected, abs=5e-3)
 
 
-def test_a_weight_s_worth_is_the_chance_of_acceptance_under_it() -> None:
-    target, model = (law_of(logits(seed), Sampling(temperature=0.8)) for seed in (1, 2))
-    for first in (Law.one_hot(3), law_of(logits(3), Sampling(temperature=1, top_k=4))):
+def test_a_weight_s_worth_is_the_rng_of_acceptance_under_it() -> None:
+    target, model = (distribution_of(logits(seed), Sampling(temperature=0.8)) for seed in (1, 2))
+    for first in (
+        Distribution.one_hot(3),
+        distribution_of(logits(3), Sampling(temperature=1, top_k=4)),
+    ):
         expected = [overlap(target, mixed(first, model, weight)) for weight in WEIGHTS]
         assert worth_by_weight(target, first, model) == pytest.approx(expected, abs=1e-4)
-        assert worth_by_weight(Law.one_hot(3), first, model)[-1] == pytest.approx(first.prob(3))
+        assert worth_by_weight(Distribution.one_hot(3), first, model)[-1] == pytest.approx(
+            first.prob(3)
+        )
 
 
-def judged(tokens: tuple[int, ...], accepted: int, parents=None) -> Judged:
+def verified(tokens: tuple[int, ...], accepted: int, parents=None) -> VerifiedRound:
     history, rows = History([1]), np.stack([logits(i, 9) for i in range(len(tokens) + 1)])
-    laws = RowLaws(rows, Sampling(temperature=1), history, tokens, parents=parents)
+    distributions = RowDistributions(
+        rows, Sampling(temperature=1), history, tokens, parents=parents
+    )
     path = tuple(range(accepted)) if parents is None else (accepted,)
-    return Judged(Proposal(tokens, "x", parents=parents), path, 1, laws)
+    return VerifiedRound(Proposal(tokens, "x", parents=parents), path, 1, distributions)
 
 
 def test_positions_count_up_to_the_first_rejected_one() -> None:
     calibration = Calibration(WEIGHTS, 0.5)
     calibration.told = {(): "a", (4,): "b", (4, 5): "c", (4, 5, 6): "d", (7,): "e"}
-    seen = judged((4, 5, 6), 1)
+    seen = verified((4, 5, 6), 1)
     found = list(calibration.on_path(seen))
     assert [told for _, told in found] == ["a", "b"]
-    assert [law.items() for law, _ in found] == [seen.laws[row].items() for row in (0, 1)]
+    assert [distribution.items() for distribution, _ in found] == [
+        seen.distributions[row].items() for row in (0, 1)
+    ]
     assert calibration.told == {}, "it is looked at once"
 
 
 def test_in_a_tree_the_accepted_branch_counts() -> None:
     calibration = Calibration(WEIGHTS, 0.5)
     calibration.told = {(): "a", (4,): "b", (5,): "c"}
-    seen = judged((4, 5), 1, parents=(-1, -1))
+    seen = verified((4, 5), 1, parents=(-1, -1))
     found = list(calibration.on_path(seen))
     assert [told for _, told in found] == ["a", "c"]
-    assert found[1][0].items() == seen.laws[2].items()
+    assert found[1][0].items() == seen.distributions[2].items()
 
 
 def test_a_value_changes_only_after_enough_was_judged_and_follows_the_text() -> None:
@@ -113,7 +122,7 @@ def run(draft: Draft, target: ToyEngine, *, seed: int = 1, batch: int = 1) -> li
 
 
 def rate(draft: Draft, target: ToyEngine) -> float:
-    return run(draft, target)[0].figures.acceptance_rate
+    return run(draft, target)[0].stats.acceptance_rate
 
 
 def blurred() -> tuple[ToyEngine, ToyEngine]:
@@ -124,10 +133,10 @@ def blurred() -> tuple[ToyEngine, ToyEngine]:
 
 def test_a_draft_that_is_too_hot_is_cooled() -> None:
     target, engine = blurred()
-    plain = rate(ModelDraft(engine, target), target)
+    baseline = rate(ModelDraft(engine, target), target)
     calibrated = ModelDraft(engine, target, calibrate=True)
-    assert rate(calibrated, target) > plain + 0.1
-    assert ModelDraft(engine, target).looks_back is False
+    assert rate(calibrated, target) > baseline + 0.1
+    assert ModelDraft(engine, target).observes_logits is False
 
 
 def test_a_mixture_finds_which_part_is_worth_more() -> None:
@@ -139,15 +148,17 @@ def test_a_mixture_finds_which_part_is_worth_more() -> None:
         return MixtureDraft(parts if good_first else parts[::-1], 0.5, **options)
 
     for good_first in (True, False):
-        plain, calibrated = (rate(mixture(good_first, calibrate=c), target) for c in (False, True))
-        assert calibrated > 0.93 > 0.8 > plain
+        baseline, calibrated = (
+            rate(mixture(good_first, calibrate=c), target) for c in (False, True)
+        )
+        assert calibrated > 0.93 > 0.8 > baseline
 
 
-def test_the_model_in_a_mixture_learns_from_its_own_laws() -> None:
+def test_the_model_in_a_mixture_learns_from_its_own_distributions() -> None:
     target, engine = blurred()
     model = ModelDraft(engine, target, calibrate=True)
     draft = MixtureDraft([LookupDraft(), model], 0.1)
-    assert draft.looks_back
+    assert draft.observes_logits
     chosen: list[float] = []
     close = model.close
 

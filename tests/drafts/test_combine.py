@@ -21,10 +21,10 @@ from paceline.drafts.recycle import RecycleDraft
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.toy import ToyEngine
 from paceline.errors import DraftError, SettingError
-from paceline.sampling.distribution import Law
+from paceline.sampling.distribution import Distribution
 from paceline.sampling.history import History
-from paceline.sampling.rng import Chance, RandomChance
-from paceline.testing import plain_distribution, rational_law, verified_distribution
+from paceline.sampling.rng import NumpyRng, Rng
+from paceline.testing import baseline_distribution, rational_distribution, verified_distribution
 from paceline.types import Preview, Proposal, Sampling
 from paceline.verify.block import BlockVerifier
 from paceline.verify.chain import ChainVerifier
@@ -34,52 +34,60 @@ SAMPLED = Sampling(temperature=1.0)
 VERIFIERS = [ChainVerifier(), BlockVerifier(), TreeVerifier()]
 
 
-def random_laws(seed: int, support: int, *, gaps: bool = False) -> Callable[..., Law | None]:
-    """A rational law of 3 tokens behind each drafted prefix; none behind some, with gaps."""
+def random_distributions(
+    seed: int, support: int, *, gaps: bool = False
+) -> Callable[..., Distribution | None]:
+    """A rational distribution of 3 tokens behind each drafted prefix; none behind some, with
+    gaps."""
 
     @cache
-    def law(drafted: tuple[int, ...]) -> Law | None:
+    def distribution(drafted: tuple[int, ...]) -> Distribution | None:
         source = random.Random(f"{seed} {drafted}")
         if gaps and source.random() < 0.4:
             return None
         tokens = source.sample(range(3), support)
-        return rational_law({token: source.randint(1, 5) for token in tokens})
+        return rational_distribution({token: source.randint(1, 5) for token in tokens})
 
-    return law
+    return distribution
 
 
 class Rational(Draft):
-    """Draws from rational laws, so that nothing is rounded."""
+    """Draws from rational distributions, so that nothing is rounded."""
 
     name = summary = "rational"
     continues = True
 
-    def __init__(self, laws: Callable[..., Law | None], most: int = 9) -> None:
-        self.laws, self.most = laws, most
+    def __init__(self, distributions: Callable[..., Distribution | None], most: int = 9) -> None:
+        self.distributions, self.most = distributions, most
         self.asked: list[int] = []
 
-    def next_laws(self, contexts, drafted):
-        return [self.laws(tuple(tokens)) for tokens in drafted]
+    def next_distributions(self, contexts, drafted):
+        return [self.distributions(tuple(tokens)) for tokens in drafted]
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Proposal]:
         self.asked.append(len(contexts))
-        return draw_on(self, contexts, [min(limit, self.most) for limit in limits])
+        return draw_on(
+            self, contexts, [min(max_draft_tokens, self.most) for max_draft_tokens in limits]
+        )
 
 
-def context(chance: Chance | None = None, sampling: Sampling = SAMPLED, tokens=(0,)) -> Context:
-    return Context(History(tokens), sampling, chance or RandomChance(3))
+def context(rng: Rng | None = None, sampling: Sampling = SAMPLED, tokens=(0,)) -> Context:
+    return Context(History(tokens), sampling, rng or NumpyRng(3))
 
 
 def combinations(seed: int) -> dict[str, Draft]:
-    full, gaps = random_laws(seed, 3), random_laws(seed, 2, gaps=True)
-    one_hot, other = random_laws(seed + 1, 1, gaps=True), random_laws(seed + 2, 3, gaps=True)
+    full, gaps = random_distributions(seed, 3), random_distributions(seed, 2, gaps=True)
+    one_hot, other = (
+        random_distributions(seed + 1, 1, gaps=True),
+        random_distributions(seed + 2, 3, gaps=True),
+    )
     return {
         "first": FirstDraft([Rational(gaps), Rational(full)]),
         "cascade": CascadeDraft([Rational(one_hot, 2), Rational(full)]),
         "cascade of drawn": CascadeDraft([Rational(gaps, 1), Rational(other, 9), Rational(full)]),
         "mixture": MixtureDraft([Rational(one_hot), Rational(full)], Fraction(1, 3)),
         "mixture of one-hots": MixtureDraft(
-            [Rational(one_hot), Rational(random_laws(seed + 3, 1))], Fraction(3, 4)
+            [Rational(one_hot), Rational(random_distributions(seed + 3, 1))], Fraction(3, 4)
         ),
         "mixture of sparse": MixtureDraft([Rational(gaps), Rational(other)], Fraction(1, 5)),
         "cascade into a mixture": CascadeDraft(
@@ -88,51 +96,53 @@ def combinations(seed: int) -> dict[str, Draft]:
     }
 
 
-def variation(draft: Draft, verifier, seed: int, support: int, limit: int) -> Fraction:
+def variation(draft: Draft, verifier, seed: int, support: int, max_draft_tokens: int) -> Fraction:
     """Total variation between what is emitted and the target's own texts."""
-    laws = random_laws(seed + 90, support)
+    distributions = random_distributions(seed + 90, support)
 
-    def proposal(chance: Chance) -> Proposal:
-        return draft.propose([context(chance)], [limit])[0]
+    def proposal(rng: Rng) -> Proposal:
+        return draft.propose([context(rng)], [max_draft_tokens])[0]
 
-    ours = verified_distribution(verifier, laws, proposal, limit + 1)
-    plain = plain_distribution(laws, limit + 1)
-    return sum(abs(ours.get(k, 0) - plain.get(k, 0)) for k in ours.keys() | plain.keys())
+    ours = verified_distribution(verifier, distributions, proposal, max_draft_tokens + 1)
+    baseline = baseline_distribution(distributions, max_draft_tokens + 1)
+    return sum(abs(ours.get(k, 0) - baseline.get(k, 0)) for k in ours.keys() | baseline.keys())
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=lambda verifier: verifier.name)
 @pytest.mark.parametrize("kind", combinations(0))
 def test_every_combination_is_exact_in_rational_arithmetic(kind: str, verifier) -> None:
     offered = 0
-    for limit, seed in ((1, 1), (2, 2), (3, 3), (4, 4)):
+    for max_draft_tokens, seed in ((1, 1), (2, 2), (3, 3), (4, 4)):
         for support in (1, 3):
             draft = combinations(seed)[kind]
-            assert variation(draft, verifier, seed, support, limit) == 0
-            offered += len(draft.propose([context()], [limit])[0].tokens)
+            assert variation(draft, verifier, seed, support, max_draft_tokens) == 0
+            offered += len(draft.propose([context()], [max_draft_tokens])[0].tokens)
     assert offered > 5, "nothing was offered, nothing was proved"
 
 
 class ToldAsOnePart(MixtureDraft):
-    """Draws from the mixture and tells one part's law."""
+    """Draws from the mixture and tells one part's distribution."""
 
     def propose(self, contexts, limits):
         told = super().propose(contexts, limits)
-        laws = self.parts[1].laws
+        distributions = self.parts[1].distributions
         return [
-            Proposal(p.tokens, p.source, tuple(laws(p.tokens[:i]) for i in range(len(p.tokens))))
+            Proposal(
+                p.tokens, p.source, tuple(distributions(p.tokens[:i]) for i in range(len(p.tokens)))
+            )
             for p in told
         ]
 
 
 class WeightAfterDrawing(MixtureDraft):
-    """Chooses the weight by the token that it drew, and tells the law with that weight."""
+    """Chooses the weight by the token that it drew, and tells the distribution with that weight."""
 
     def propose(self, contexts, limits):
         [proposal] = super().propose(contexts, [1])
         [token] = proposal.tokens
-        first, second = (part.laws(()) for part in self.parts)
-        law = max((first, second), key=lambda one: one.prob(token))
-        return [Proposal((token,), self.name, (law,))]
+        first, second = (part.distributions(()) for part in self.parts)
+        distribution = max((first, second), key=lambda one: one.prob(token))
+        return [Proposal((token,), self.name, (distribution,))]
 
 
 class UnlikelyLeftOut(CascadeDraft):
@@ -140,19 +150,19 @@ class UnlikelyLeftOut(CascadeDraft):
 
     def propose(self, contexts, limits):
         return [
-            p if p.law(0).prob(p.tokens[0]) > 0.3 else Proposal((), self.name)
+            p if p.distribution(0).prob(p.tokens[0]) > 0.3 else Proposal((), self.name)
             for p in super().propose(contexts, limits)
         ]
 
 
 @pytest.mark.parametrize("kind", [ToldAsOnePart, WeightAfterDrawing, UnlikelyLeftOut])
 def test_wrong_combinations_fail_the_proof(kind: type[Draft]) -> None:
-    parts = [Rational(random_laws(5, 3), 1), Rational(random_laws(6, 3))]
+    parts = [Rational(random_distributions(5, 3), 1), Rational(random_distributions(6, 3))]
     assert variation(kind(parts), ChainVerifier(), 7, 3, 2) > 0
 
 
 def test_the_first_that_has_something_answers_and_only_the_rest_are_asked_on() -> None:
-    some = random_laws(1, 3)
+    some = random_distributions(1, 3)
     empty, sure, last = Rational(lambda _: None), Rational(some), Rational(some)
     draft = FirstDraft([empty, sure, last])
     proposals = draft.propose([context(), context()], [2, 2])
@@ -165,7 +175,7 @@ def test_the_first_that_has_something_answers_and_only_the_rest_are_asked_on() -
     draft.open(blank)
     draft.prefill([text, blank])
     mine, others = draft.propose([text, blank], [1, 3])
-    assert (mine.tokens, mine.laws, mine.source) == ((3,), None, "lookup")
+    assert (mine.tokens, mine.distributions, mine.source) == ((3,), None, "lookup")
     assert (len(others.tokens), others.source) == (3, "rational")
     assert draft.parts[1].asked == [1]
     assert FirstDraft([NoDraft(), NoDraft()]).propose([text], [3])[0].tokens == ()
@@ -219,15 +229,15 @@ class Unexpected(NoDraft):
 
 
 def test_a_tree_that_was_not_announced_is_refused() -> None:
-    draft = CascadeDraft([Unexpected(), Rational(random_laws(1, 3))])
+    draft = CascadeDraft([Unexpected(), Rational(random_distributions(1, 3))])
     with pytest.raises(DraftError, match="'none' offered a tree"):
         draft.propose([context()], [3])
 
 
-def test_only_what_is_foreseeable_in_every_part_is_foreseeable() -> None:
+def test_only_what_is_previewable_in_every_part_is_previewable() -> None:
     engine = ToyEngine(8)
     two = FirstDraft([LookupDraft(min_match=3), LookupDraft()])
-    assert (two.foreseeable, two.weighs, two.branches, two.engine) == (True, True, False, None)
+    assert (two.previewable, two.weighs, two.branches, two.engine) == (True, True, False, None)
     one = context(tokens=[1, 2, 3, 1, 2])
     two.open(one)
     two.prefill([one])
@@ -235,10 +245,10 @@ def test_only_what_is_foreseeable_in_every_part_is_foreseeable() -> None:
     assert two.propose([one], [2])[0].tokens == (3, 1), "what was told is what is offered"
 
     unlike = FirstDraft([LookupDraft(), RecycleDraft()])
-    assert (unlike.foreseeable, unlike.weighs, unlike.branches) == (False, False, True)
+    assert (unlike.previewable, unlike.weighs, unlike.branches) == (False, False, True)
 
     model = FirstDraft([LookupDraft(), ModelDraft(engine, engine)])
-    assert (model.foreseeable, model.weighs, model.engine) == (False, False, engine)
+    assert (model.previewable, model.weighs, model.engine) == (False, False, engine)
     several = FirstDraft([ModelDraft(engine, engine), ModelDraft(engine, engine)])
     assert several.engine is None, "one model's costs are not the price of two"
 
@@ -247,16 +257,16 @@ def test_what_one_part_remembers_or_has_to_read_the_whole_does() -> None:
     engine = ToyEngine(8)
     draft = FirstDraft([LookupDraft(), ModelDraft(engine, engine)])
     one = context(tokens=[1, 2, 3])
-    assert (draft.remembers, draft.looks_back, draft.behind(one)) == (False, False, 3)
+    assert (draft.remembers, draft.observes_logits, draft.pending_tokens(one)) == (False, False, 3)
     assert FirstDraft([LookupDraft(store=Store()), LookupDraft()]).remembers
-    assert FirstDraft([LookupDraft(), RecycleDraft()]).looks_back
-    assert [part["draft"] for part in draft.facts()["parts"]] == ["lookup", "model"]
+    assert FirstDraft([LookupDraft(), RecycleDraft()]).observes_logits
+    assert [part["draft"] for part in draft.metadata()["parts"]] == ["lookup", "model"]
 
 
 class Noted(NoDraft):
     """Notes what it is told; some of it fails."""
 
-    looks_back = True
+    observes_logits = True
 
     def __init__(self, *failing: str) -> None:
         self.notes: list[str] = []
@@ -276,7 +286,7 @@ class Noted(NoDraft):
     def observe(self, context, committed):
         self._note("observe")
 
-    def look_back(self, context, judged):
+    def observe_logits(self, context, verified):
         self._note("look back")
 
     def close(self, context):
@@ -291,7 +301,7 @@ def test_every_part_is_told_everything_once() -> None:
     draft, one = FirstDraft(parts), context()
     draft.open(one)
     draft.prefill([one])
-    draft.look_back(one, None)
+    draft.observe_logits(one, None)
     draft.observe(one, [1])
     draft.close(one)
     draft.release()
@@ -317,12 +327,12 @@ def test_combinations_are_written_on_the_command_line() -> None:
     target = ToyEngine(27, seed=5)
     mixture = create_draft("mixture:weight=0.3,calibrate=yes,lookup:min_match=1+toy:2", target)
     assert isinstance(mixture, MixtureDraft)
-    assert (mixture.weight, mixture.calibrate, mixture.looks_back) == (0.3, True, True)
+    assert (mixture.weight, mixture.calibrate, mixture.observes_logits) == (0.3, True, True)
     assert mixture.parts[0].min_match == 1
-    assert mixture.facts()["weight"] == 0.3
+    assert mixture.metadata()["weight"] == 0.3
     first = create_draft("first:lookup+model:calibrate=yes,toy:2", target)
-    assert first.parts[1].looks_back
-    assert first.looks_back
+    assert first.parts[1].observes_logits
+    assert first.observes_logits
     assert isinstance(create_draft("cascade:lookup+toy:2+toy:3", target), CascadeDraft)
     for spec, fault in {
         "mixture:weight=2,lookup+toy:2": "weight is 2",
@@ -341,32 +351,36 @@ def test_combinations_are_written_on_the_command_line() -> None:
         assert fault in str(caught.value), spec
 
 
-def lookup_law(text: list[int], drafted: list[int], **options) -> int | None:
+def lookup_distribution(text: list[int], drafted: list[int], **options) -> int | None:
     draft, one = LookupDraft(**options), context(tokens=text)
     draft.open(one)
     draft.prefill([one])
     before = draft.propose([one], [4])
-    [law] = draft.next_laws([one], [drafted])
+    [distribution] = draft.next_distributions([one], [drafted])
     assert draft.propose([one], [4]) == before, "to be asked ahead changes nothing"
-    return None if law is None else law.single
+    return None if distribution is None else distribution.single
 
 
 def test_a_lookup_goes_on_behind_any_drafted_tokens() -> None:
     text = [1, 2, 3, 4, 5, 6, 7, 5, 1, 2]
-    assert lookup_law(text, []) == 3
-    assert lookup_law(text, [3]) == 4, "with its own continuation"
-    assert lookup_law(text, [3, 4]) == 5
-    assert lookup_law(text, [6, 7]) == 5, "elsewhere: matched anew"
-    assert lookup_law(text, [9, 5]) is None, "one token is no match"
-    assert lookup_law(text, [9, 5], min_match=1) == 1
-    assert lookup_law(text, [9]) is None
-    assert lookup_law(text, [3], reach=0.5) is None
-    assert lookup_law([1, 2, 1, 2], [1, 2]) == 1
-    assert lookup_law([1, 2, 1, 2], [1, 2, 1, 2, 1]) == 2, "a text that repeats itself goes on"
+    assert lookup_distribution(text, []) == 3
+    assert lookup_distribution(text, [3]) == 4, "with its own continuation"
+    assert lookup_distribution(text, [3, 4]) == 5
+    assert lookup_distribution(text, [6, 7]) == 5, "elsewhere: matched anew"
+    assert lookup_distribution(text, [9, 5]) is None, "one token is no match"
+    assert lookup_distribution(text, [9, 5], min_match=1) == 1
+    assert lookup_distribution(text, [9]) is None
+    assert lookup_distribution(text, [3], reach=0.5) is None
+    assert lookup_distribution([1, 2, 1, 2], [1, 2]) == 1
+    assert lookup_distribution([1, 2, 1, 2], [1, 2, 1, 2, 1]) == 2, (
+        "a text that repeats itself goes on"
+    )
     store = Store()
     store.add([7, 8, 9])
-    assert lookup_law([5, 6, 7], [8], store=store) == 9
-    assert lookup_law([5, 6, 7], [8, 9], store=store) is None, "a text of the store ends there"
+    assert lookup_distribution([5, 6, 7], [8], store=store) == 9
+    assert lookup_distribution([5, 6, 7], [8, 9], store=store) is None, (
+        "a text of the store ends there"
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -385,17 +399,17 @@ def test_a_lookup_s_match_behind_drafted_tokens_is_the_longest_there_is(seed: in
         if any(text[i : i + n] == whole[-n:] for i in range(len(text) - n + 1))
     ]
     assert length == max(occurs, default=0)
-    [law] = draft.next_laws([one], [drafted])
-    if law is not None:
+    [distribution] = draft.next_distributions([one], [drafted])
+    if distribution is not None:
         followers = {
             whole[i + length]
             for i in range(len(text) - length + 1)
             if whole[i : i + length] == whole[-length:] and i + length < len(whole)
         }
-        assert law.single in followers
+        assert distribution.single in followers
 
 
-def test_a_model_s_laws_behind_drafted_tokens_are_those_of_a_fresh_one() -> None:
+def test_a_model_s_distributions_behind_drafted_tokens_are_those_of_a_fresh_one() -> None:
     """Whatever it holds from being asked before: its own tokens, others', rejected ones."""
     engine, source = ToyEngine(8, seed=3, order=40), random.Random(2)
     sampling = Sampling(temperature=0.8, repetition_penalty=1.3)
@@ -407,10 +421,13 @@ def test_a_model_s_laws_behind_drafted_tokens_are_those_of_a_fresh_one() -> None
         fresh = ModelDraft(engine, engine)
         twin = context(sampling=sampling, tokens=committed)
         fresh.open(twin)
-        [law], [expected] = draft.next_laws([one], [drafted]), fresh.next_laws([twin], [[]])
-        assert law.items() == expected.items()
+        [distribution], [expected] = (
+            draft.next_distributions([one], [drafted]),
+            fresh.next_distributions([twin], [[]]),
+        )
+        assert distribution.items() == expected.items()
         fresh.close(twin)
-        assert draft.behind(one) <= 1 + turn
+        assert draft.pending_tokens(one) <= 1 + turn
         if source.random() < 0.3:
             drafted = [source.randrange(3) for _ in range(source.randint(1, 3))]
         elif source.random() < 0.5:
@@ -425,9 +442,9 @@ def test_a_model_sits_out_what_it_cannot_hold_and_follows_again() -> None:
     engine, target = ToyEngine(8, seed=3, context_size=6), ToyEngine(9, alphabet="abcdefgh")
     draft, one = ModelDraft(engine, target), context(tokens=[1, 2, 3, 4])
     draft.open(one)
-    assert draft.next_laws([one], [[8]]) == [None], "it has no row for that token"
-    assert draft.next_laws([one], [[1, 2, 3]]) == [None], "that is beyond its context"
-    assert draft.next_laws([one], [[1, 2]]) != [None]
+    assert draft.next_distributions([one], [[8]]) == [None], "it has no row for that token"
+    assert draft.next_distributions([one], [[1, 2, 3]]) == [None], "that is beyond its context"
+    assert draft.next_distributions([one], [[1, 2]]) != [None]
     assert not draft._states[one].lost
 
 
@@ -446,7 +463,7 @@ def test_a_greedy_mixture_takes_the_heavier_part_and_spares_the_other(
     before = engine.forwards
     [proposal] = draft.propose([one], [1])
     assert proposal.tokens == ((likeliest if expected is None else expected),)
-    assert proposal.laws == (None,)
+    assert proposal.distributions == (None,)
     assert (engine.forwards > before) == (expected is None)
 
 
@@ -457,14 +474,14 @@ def test_a_mixture_tells_the_mixture() -> None:
     draft.open(one)
     draft.prefill([one])
     [proposal] = draft.propose([one], [3])
-    for index, law in enumerate(proposal.laws):
+    for index, distribution in enumerate(proposal.distributions):
         drafted = proposal.tokens[:index]
-        [found], [model] = (part.next_laws([one], [drafted]) for part in draft.parts)
+        [found], [model] = (part.next_distributions([one], [drafted]) for part in draft.parts)
         if found is None:
-            assert law.items() == model.items()
+            assert distribution.items() == model.items()
             continue
         mixture = 0.75 * model.probs
         mixture[found.single] += 0.25
-        assert np.allclose(law.probs, mixture)
-        assert law.probs.sum() == pytest.approx(1, abs=1e-6)
-    assert proposal.laws[0].prob(3) > 0.25
+        assert np.allclose(distribution.probs, mixture)
+        assert distribution.probs.sum() == pytest.approx(1, abs=1e-6)
+    assert proposal.distributions[0].prob(3) > 0.25

@@ -52,22 +52,22 @@ def draft_of(seed: int, size: int = 10, **options) -> EarlyExitDraft:
 def test_the_whole_loop_is_exact_by_enumeration(verifier) -> None:
     sampling = Sampling(temperature=0.9, repetition_penalty=1.2)
 
-    def outcome(limit: int, chance) -> tuple[int, ...]:
+    def outcome(max_draft_tokens: int, rng) -> tuple[int, ...]:
         engine = ToyEngine(3, seed=2, order=2, end_tokens=(2,))
         drafts = {"early-exit": draft_of(9, 3, end_tokens=(2,))}
-        decoder = Decoder(engine, drafts, verifier(), fixed("early-exit", limit))
+        decoder = Decoder(engine, drafts, verifier(), fixed("early-exit", max_draft_tokens))
         request = Request(prompt=(0, 1, 0), sampling=sampling, stop=StopConditions(max_tokens=4))
         stream = decoder.open(request)
-        stream.chance = stream.context.chance = chance
+        stream.rng = stream.context.rng = rng
         while not stream.finished:
             decoder.step([stream])
         return tuple(stream.history.output)
 
-    plain = enumerate_outcomes(lambda chance: outcome(0, chance))
-    drafted = enumerate_outcomes(lambda chance: outcome(2, chance))
-    keys = plain.keys() | drafted.keys()
-    assert sum(plain.values()) == pytest.approx(1, abs=1e-6)
-    assert sum(abs(plain.get(k, 0) - drafted.get(k, 0)) for k in keys) / 2 < 1e-6
+    baseline = enumerate_outcomes(lambda rng: outcome(0, rng))
+    drafted = enumerate_outcomes(lambda rng: outcome(2, rng))
+    keys = baseline.keys() | drafted.keys()
+    assert sum(baseline.values()) == pytest.approx(1, abs=1e-6)
+    assert sum(abs(baseline.get(k, 0) - drafted.get(k, 0)) for k in keys) / 2 < 1e-6
 
 
 @pytest.mark.parametrize("settings", [{}, {"repetition_penalty": 1.8}, {"banned_tokens": (0, 5)}])
@@ -76,11 +76,11 @@ def test_greedy_text_is_plain_text(settings, seed: int) -> None:
     """With a part that is the target itself, and with one that isn't."""
     engine = ToyEngine(10, seed=34, order=3)
     options = {"sampling": Sampling(**settings), "stop": StopConditions(max_tokens=40)}
-    plain = generate(engine, [1, 2, 3], **options)
+    baseline = generate(engine, [1, 2, 3], **options)
     draft = draft_of(seed, order=3)
-    drafted = generate(engine, [1, 2, 3], draft=draft, limit=4, **options)
-    assert drafted.tokens == plain.tokens
-    assert drafted.figures.acceptance_rate == (1.0 if seed == 34 else pytest.approx(0.1, abs=0.3))
+    drafted = generate(engine, [1, 2, 3], draft=draft, max_draft_tokens=4, **options)
+    assert drafted.tokens == baseline.tokens
+    assert drafted.stats.acceptance_rate == (1.0 if seed == 34 else pytest.approx(0.1, abs=0.3))
     assert draft.engine.sequences_open == 0
 
 
@@ -99,7 +99,7 @@ def test_it_is_never_behind_whoever_drafts_between() -> None:
     fed.append(draft.engine.rows_fed)
     for index, turn in enumerate(done.rounds):
         assert fed[index + 1] - fed[index] == turn.proposed
-    assert draft.behind(Context(History([1, 2, 3]))) == 1
+    assert draft.pending_tokens(Context(History([1, 2, 3]))) == 1
 
 
 def test_a_draft_without_the_target_s_sequence_is_refused() -> None:
@@ -130,7 +130,7 @@ HERE = {"architecture": "ToyForCausalLM", "layers": 4, "digest": "ab"}
 
 def test_a_setting_is_written_and_read_back(tmp_path: Path) -> None:
     path, head = tmp_path / "setting.json", tmp_path / "head.safetensors"
-    written = Setting((0, 1), head, HERE, {"times_plain": 1.1})
+    written = Setting((0, 1), head, HERE, {"speedup": 1.1})
     write_setting(path, written)
     assert read_setting(path, HERE) == written
     moved = tmp_path / "moved"
@@ -214,12 +214,12 @@ def test_greedy_text_of_a_real_target_is_plain_text(tiny, name, spec, settings) 
         "stop": StopConditions(max_tokens=40, ignore_end=True),
         "logprobs": True,
     }
-    plain = generate(engine, [5, 9, 40, 41], **options)
+    baseline = generate(engine, [5, 9, 40, 41], **options)
     draft = create_draft(f"early-exit:{spec}", engine)
-    drafted = generate(engine, [5, 9, 40, 41], draft=draft, limit=3, **options)
-    assert drafted.tokens == plain.tokens
-    assert drafted.log_probs == pytest.approx(plain.log_probs, abs=1e-3)
-    assert drafted.figures.proposed > 20
+    drafted = generate(engine, [5, 9, 40, 41], draft=draft, max_draft_tokens=3, **options)
+    assert drafted.tokens == baseline.tokens
+    assert drafted.log_probs == pytest.approx(baseline.log_probs, abs=1e-3)
+    assert drafted.stats.proposed > 20
     engine.close()
 
 
@@ -230,7 +230,7 @@ def test_a_batch_gives_each_request_what_it_gets_alone(llama) -> None:
                 prompt=tuple(range(20, 23 + 2 * i)),
                 sampling=Sampling(repetition_penalty=1 + 0.2 * (i % 2)),
                 stop=StopConditions(max_tokens=6 + 5 * i, ignore_end=True),
-                draft_limit=[None, 0, 2][i % 3],
+                max_draft_tokens=[None, 0, 2][i % 3],
             )
             for i in range(6)
         ]
@@ -239,13 +239,13 @@ def test_a_batch_gives_each_request_what_it_gets_alone(llama) -> None:
     decoder = Decoder(llama, {"d": draft}, ChainVerifier(), fixed("d", 3))
     together = decode(decoder, requests())
     assert len(llama.free_slots) == 3
-    plain = decode(Decoder(llama, {}, ChainVerifier(), fixed(None, 0)), requests())
-    assert [g.tokens for g in together] == [g.tokens for g in plain]
-    assert sum(g.figures.accepted for g in together) > 0
+    baseline = decode(Decoder(llama, {}, ChainVerifier(), fixed(None, 0)), requests())
+    assert [g.tokens for g in together] == [g.tokens for g in baseline]
+    assert sum(g.stats.accepted for g in together) > 0
 
 
-def test_sampled_laws_are_those_of_the_part_as_drawn(llama) -> None:
-    from paceline.sampling.processors import law_of
+def test_sampled_distributions_are_those_of_the_part_as_drawn(llama) -> None:
+    from paceline.sampling.processors import distribution_of
 
     sampling = Sampling(temperature=0.8, top_k=30, seed=1)
     draft = create_draft("early-exit:layers=2", llama)
@@ -259,27 +259,27 @@ def test_sampled_laws_are_those_of_the_part_as_drawn(llama) -> None:
 
     draft.propose = watched
     stop = StopConditions(max_tokens=20, ignore_end=True)
-    generate(llama, [5, 9, 40], draft=draft, limit=3, sampling=sampling, stop=stop)
+    generate(llama, [5, 9, 40], draft=draft, max_draft_tokens=3, sampling=sampling, stop=stop)
     assert len(seen) > 3
     from paceline.engines.base import Job
 
     for before, proposal in seen:
-        for index, law in enumerate(proposal.laws):
+        for index, distribution in enumerate(proposal.distributions):
             view = draft.engine.open()
             text = [*before, *proposal.tokens[:index]]
             [row] = draft.engine.score([Job(view, text)])
             view.close()
-            assert law is not None
-            wanted = dict(law_of(row[0], sampling).items())
-            assert dict(law.items()) == pytest.approx(wanted, abs=1e-4)
+            assert distribution is not None
+            wanted = dict(distribution_of(row[0], sampling).items())
+            assert dict(distribution.items()) == pytest.approx(wanted, abs=1e-4)
 
 
 def test_a_context_that_ends_ends_drafting_too(llama) -> None:
     draft = create_draft("early-exit:layers=1", llama)
     stop = StopConditions(ignore_end=True)
-    plain = generate(llama, [5, 9, 40], stop=stop)
-    drafted = generate(llama, [5, 9, 40], stop=stop, draft=draft, limit=5)
-    assert drafted.tokens == plain.tokens
+    baseline = generate(llama, [5, 9, 40], stop=stop)
+    drafted = generate(llama, [5, 9, 40], stop=stop, draft=draft, max_draft_tokens=5)
+    assert drafted.tokens == baseline.tokens
     assert len(drafted.tokens) == 93
 
 
@@ -293,9 +293,9 @@ def test_the_policy_prices_each_setting_by_itself(llama, tmp_path, monkeypatch) 
     assert len(keys | {json.dumps(costs_key(llama))}) == 3
     policy = measured_policy(llama, drafts, on_measure=lambda _: None)
     stop = StopConditions(max_tokens=30, ignore_end=True)
-    plain = generate(llama, [5, 9, 40], stop=stop)
+    baseline = generate(llama, [5, 9, 40], stop=stop)
     assert generate(llama, [5, 9, 40], stop=stop, draft=drafts, policy=policy).tokens == (
-        plain.tokens
+        baseline.tokens
     )
     assert len(llama.free_slots) == 3
     assert len(list((tmp_path / "costs").iterdir())) == 3

@@ -63,13 +63,13 @@ def test_texts_that_repeat_themselves(text: list[int]) -> None:
 
 def test_the_pass_is_taken_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the comparisons above would compare asking with itself."""
-    foreseen = LookupDraft().foresee([1, 2, 3, 1], [2, 3, 1], MOST)
-    assert foreseen is not None
-    assert list(foreseen.evidence) == [1, 2, 3]
-    assert list(foreseen.right) == [3, 2, 1]
-    assert list(foreseen.unwatched) == [0, 4, 6]
-    assert LookupDraft(store=Store()).foresee([1], [1], MOST) is None
-    assert FirstDraft([LookupDraft(), LookupDraft()]).foresee([1], [1], MOST) is None
+    answer_previews = LookupDraft().preview_answer([1, 2, 3, 1], [2, 3, 1], MOST)
+    assert answer_previews is not None
+    assert list(answer_previews.match_length) == [1, 2, 3]
+    assert list(answer_previews.right) == [3, 2, 1]
+    assert list(answer_previews.unwatched) == [0, 4, 6]
+    assert LookupDraft(store=Store()).preview_answer([1], [1], MOST) is None
+    assert FirstDraft([LookupDraft(), LookupDraft()]).preview_answer([1], [1], MOST) is None
 
 
 @given(tokens=st.lists(st.integers(0, 2), max_size=60), at=st.integers(0, 60))

@@ -92,13 +92,13 @@ def context(tokens: list[int]) -> Context:
     return Context(History(tokens))
 
 
-def proposed(draft: LookupDraft, tokens: list[int], limit: int = 8) -> tuple[int, ...]:
+def proposed(draft: LookupDraft, tokens: list[int], max_draft_tokens: int = 8) -> tuple[int, ...]:
     one = context(tokens)
     draft.open(one)
     draft.prefill([one])
-    [proposal] = draft.propose([one], [limit])
+    [proposal] = draft.propose([one], [max_draft_tokens])
     draft.close(one)
-    assert proposal.laws is None
+    assert proposal.distributions is None
     return proposal.tokens
 
 
@@ -106,7 +106,7 @@ def test_proposals_grow_with_the_match_up_to_the_limit() -> None:
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
     assert proposed(LookupDraft(reach=1.0), [*text, 1, 2, 3]) == (4, 5, 6)
     assert proposed(LookupDraft(min_match=1, reach=4.0), [*text, 3]) == (4, 5, 6, 7)
-    assert proposed(LookupDraft(reach=4.0), [*text, 1, 2, 3], limit=5) == (4, 5, 6, 7, 8)
+    assert proposed(LookupDraft(reach=4.0), [*text, 1, 2, 3], max_draft_tokens=5) == (4, 5, 6, 7, 8)
     assert proposed(LookupDraft(min_match=3), [*text, 1, 2]) == ()
     assert proposed(LookupDraft(), [1, 2, 3]) == ()
 

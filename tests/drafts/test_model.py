@@ -1,4 +1,5 @@
-"""A model as the draft: laws as drawn, caches caught up by length, limits of its own context."""
+"""A model as the draft: distributions as drawn, caches caught up by length, limits of its own
+context."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from paceline.drafts.pairing import check_pair
 from paceline.engines.toy import ToyEngine
 from paceline.errors import PairError
 from paceline.sampling.history import History
-from paceline.sampling.processors import law_of
-from paceline.sampling.rng import RandomChance
+from paceline.sampling.processors import distribution_of
+from paceline.sampling.rng import NumpyRng
 from paceline.types import Choice
 from paceline.verify.chain import ChainVerifier
 
 
 def context(tokens: list[int], sampling: Sampling | None = None) -> Context:
-    return Context(History(tokens), sampling or Sampling(), RandomChance(5), frozenset({7}))
+    return Context(History(tokens), sampling or Sampling(), NumpyRng(5), frozenset({7}))
 
 
 def opened(draft: ModelDraft, *contexts: Context) -> None:
@@ -36,24 +37,26 @@ def test_greedy_proposals_are_chosen_outright_and_are_the_draft_s_own_text() -> 
     draft, one = ModelDraft(engine, target), context([1, 2, 3])
     opened(draft, one)
     [proposal] = draft.propose([one], [5])
-    plain = generate(engine, [1, 2, 3], stop=StopConditions(max_tokens=len(proposal.tokens)))
-    assert proposal.tokens == plain.tokens
-    assert set(proposal.laws) == {None}
+    baseline = generate(engine, [1, 2, 3], stop=StopConditions(max_tokens=len(proposal.tokens)))
+    assert proposal.tokens == baseline.tokens
+    assert set(proposal.distributions) == {None}
 
 
-def test_sampled_proposals_carry_the_law_each_token_was_drawn_from() -> None:
+def test_sampled_proposals_carry_the_distribution_each_token_was_drawn_from() -> None:
     sampling = Sampling(temperature=0.8, top_k=4, repetition_penalty=1.3)
     engine = ToyEngine(8, seed=3)
     draft, one = ModelDraft(engine, engine), context([1, 2, 3], sampling)
     opened(draft, one)
     [proposal] = draft.propose([one], [4])
-    for index, law in enumerate(proposal.laws):
+    for index, distribution in enumerate(proposal.distributions):
         before = proposal.tokens[:index]
         logits = engine.logits([1, 2, 3, *before]).copy()
         for token in {1, 2, 3, *before}:
             logits[token] *= 1 / 1.3 if logits[token] > 0 else 1.3
-        assert dict(law.items()) == pytest.approx(dict(law_of(logits, sampling).items()))
-        assert law.prob(proposal.tokens[index]) > 0
+        assert dict(distribution.items()) == pytest.approx(
+            dict(distribution_of(logits, sampling).items())
+        )
+        assert distribution.prob(proposal.tokens[index]) > 0
 
 
 def test_drafting_ends_with_an_end_token_and_keeps_it() -> None:
@@ -125,8 +128,8 @@ def test_its_own_context_limits_only_the_sequence_that_reaches_it(caplog) -> Non
     decoder = Decoder(target, {"model": draft}, ChainVerifier(), fixed("model", 4))
     with caplog.at_level(logging.WARNING, logger="paceline"):
         drafted = decode(decoder, requests)
-    plain = decode(Decoder(target, {}, ChainVerifier(), fixed(None, 0)), requests)
-    assert [g.tokens for g in drafted] == [g.tokens for g in plain]
+    baseline = decode(Decoder(target, {}, ChainVerifier(), fixed(None, 0)), requests)
+    assert [g.tokens for g in drafted] == [g.tokens for g in baseline]
     accepted = [sum(r.accepted for r in g.rounds) for g in drafted]
     assert accepted[1] > accepted[0] > 0
     assert accepted[2] == 0
@@ -143,7 +146,7 @@ def test_padding_rows_are_harmless() -> None:
             a,
             [1, 2],
             draft=ModelDraft(b, a),
-            limit=3,
+            max_draft_tokens=3,
             sampling=Sampling(temperature=1.0, seed=1),
             stop=StopConditions(max_tokens=40),
         )
@@ -177,9 +180,9 @@ def test_a_mask_that_is_a_dead_end_only_for_the_draft_ends_its_proposal() -> Non
     draft = ModelDraft(ToyEngine(3, table={(): [0, 9, 1]}), target)
     settings = Sampling(allowed_tokens=(1, 2), banned_sequences=((1, 1), (1, 2)))
     stop = StopConditions(max_tokens=6)
-    plain = generate(target, [0], sampling=settings, stop=stop)
-    drafted = generate(target, [0], sampling=settings, stop=stop, draft=draft, limit=3)
-    assert drafted.tokens == plain.tokens == (2,) * 6
+    baseline = generate(target, [0], sampling=settings, stop=stop)
+    drafted = generate(target, [0], sampling=settings, stop=stop, draft=draft, max_draft_tokens=3)
+    assert drafted.tokens == baseline.tokens == (2,) * 6
 
 
 def test_a_draft_with_a_faulty_row_sits_that_request_out_and_says_so(caplog) -> None:
@@ -194,8 +197,8 @@ def test_a_draft_with_a_faulty_row_sits_that_request_out_and_says_so(caplog) -> 
     with caplog.at_level(logging.WARNING, logger="paceline"):
         bad, good = decode(decoder, requests)
     assert bad.error is good.error is None
-    assert bad.figures.proposed == 0
-    assert good.figures.proposed > 0
+    assert bad.stats.proposed == 0
+    assert good.stats.proposed > 0
     assert any("sits this request out" in record.getMessage() for record in caplog.records)
 
 
@@ -208,18 +211,18 @@ def test_padding_below_the_shared_size_is_harmless_too() -> None:
 def test_it_says_how_much_it_has_yet_to_read() -> None:
     engine = ToyEngine(8, seed=3)
     draft, one = ModelDraft(engine, engine), context([1, 2, 3, 4])
-    assert draft.behind(one) == 4, "before it was opened, all"
+    assert draft.pending_tokens(one) == 4, "before it was opened, all"
     opened(draft, one)
-    assert draft.behind(one) == 1, "the last one's row is what the next proposal needs"
+    assert draft.pending_tokens(one) == 1, "the last one's row is what the next proposal needs"
     [proposal] = draft.propose([one], [3])
     assert len(proposal.tokens) == 3
     for token in proposal.tokens:
         one.history.commit(token)
     one.history.commit(5)
     # two of the three drafted tokens were fed; the third and the bonus were not
-    assert draft.behind(one) == 2
+    assert draft.pending_tokens(one) == 2
     for token in (6, 6, 6):
         one.history.commit(token)
-    assert draft.behind(one) == 5
+    assert draft.pending_tokens(one) == 5
     draft.propose([one], [1])
-    assert draft.behind(one) == 1
+    assert draft.pending_tokens(one) == 1

@@ -8,13 +8,13 @@ import pytest
 from paceline import Request, Sampling, StopConditions, decode, fixed, generate
 from paceline.decode.step import Decoder
 from paceline.drafts import recycle
-from paceline.drafts.base import Context, Judged
+from paceline.drafts.base import Context, VerifiedRound
 from paceline.drafts.create import create_draft
 from paceline.drafts.recycle import RecycleDraft, Table, level, likeliest
 from paceline.engines.toy import ToyEngine
 from paceline.errors import SettingError
 from paceline.sampling.history import History
-from paceline.sampling.rows import RowLaws
+from paceline.sampling.rows import RowDistributions
 from paceline.testing import enumerate_outcomes
 from paceline.types import Proposal
 from paceline.verify.tree import TreeVerifier
@@ -35,8 +35,12 @@ def see(draft: RecycleDraft, context: Context, proposal: Proposal, rows: list[di
     for at, row in enumerate(rows):
         for token, prob in row.items():
             logits[at, token] = np.log(prob)
-    laws = RowLaws(logits, Sampling(), context.history, proposal.tokens, parents=proposal.parents)
-    draft.look_back(context, Judged(proposal, (), context.history.tokens[-1], laws))
+    distributions = RowDistributions(
+        logits, Sampling(), context.history, proposal.tokens, parents=proposal.parents
+    )
+    draft.observe_logits(
+        context, VerifiedRound(proposal, (), context.history.tokens[-1], distributions)
+    )
 
 
 def test_a_tree_grows_by_the_likeliest_token_that_is_left(monkeypatch) -> None:
@@ -48,7 +52,7 @@ def test_a_tree_grows_by_the_likeliest_token_that_is_left(monkeypatch) -> None:
     [proposal] = draft.propose([context], [5])
     assert proposal.tokens == (2, 4, 3, 1, 2)
     assert proposal.parents == (-1, 0, -1, 2, 3)
-    assert proposal.laws is None
+    assert proposal.distributions is None
     for most in range(1, 5):  # a smaller tree is the beginning of a larger one
         [smaller] = draft.propose([context], [most])
         assert smaller.tokens == proposal.tokens[:most]
@@ -119,7 +123,7 @@ def test_torch_rows_are_read_the_same() -> None:
 
 
 def test_evidence_rises_with_likelihood() -> None:
-    levels = [level(chance / 50) for chance in range(51)]
+    levels = [level(rng / 50) for rng in range(51)]
     assert levels == sorted(levels)
     assert levels[0] == 0
 
@@ -130,23 +134,23 @@ def target(**options) -> ToyEngine:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("branches", [1, 3])
-def test_text_is_that_of_plain_decoding(branches: int, temperature: float) -> None:
+def test_text_is_that_of_baseline_decoding(branches: int, temperature: float) -> None:
     """Chosen tokens take one draw each, so that even sampled text is the same to the token."""
     settings = {
         "sampling": Sampling(temperature=temperature, seed=3, repetition_penalty=1.1),
         "stop": StopConditions(max_tokens=60),
     }
-    plain = generate(target(), [1, 2], **settings)
+    baseline = generate(target(), [1, 2], **settings)
     drafted = generate(
         target(),
         [1, 2],
         draft=RecycleDraft(branches=branches),
-        limit=6,
+        max_draft_tokens=6,
         verifier=TreeVerifier(),
         **settings,
     )
-    assert drafted.tokens == plain.tokens
-    assert drafted.figures.accepted > 10
+    assert drafted.tokens == baseline.tokens
+    assert drafted.stats.accepted > 10
 
 
 def test_many_sequences_each_remember_their_own() -> None:
@@ -159,27 +163,27 @@ def test_many_sequences_each_remember_their_own() -> None:
     assert engine.sequences_open == 0
 
 
-def test_the_law_of_the_whole_loop_is_the_targets() -> None:
+def test_the_distribution_of_the_whole_loop_is_the_targets() -> None:
     """Enumerated: two rounds of trees after a first token, sampled; compared with plain."""
 
-    def law_of(limit: int) -> dict[tuple[int, ...], float]:
-        def experiment(chance) -> tuple[int, ...]:
+    def distribution_of(max_draft_tokens: int) -> dict[tuple[int, ...], float]:
+        def experiment(rng) -> tuple[int, ...]:
             engine = ToyEngine(3, seed=5, order=1, sharpness=1.0)
-            drafts = {"recycle": RecycleDraft()} if limit else {}
-            policy = fixed("recycle", limit) if limit else fixed(None, 0)
+            drafts = {"recycle": RecycleDraft()} if max_draft_tokens else {}
+            policy = fixed("recycle", max_draft_tokens) if max_draft_tokens else fixed(None, 0)
             decoder = Decoder(engine, drafts, TreeVerifier(), policy)
             stop = StopConditions(max_tokens=4)
             stream = decoder.open(Request(prompt=(1,), sampling=Sampling(temperature=1), stop=stop))
-            stream.chance = chance
+            stream.rng = rng
             while not stream.finished:
                 decoder.step([stream])
             return tuple(stream.history.output)
 
         return enumerate_outcomes(experiment)
 
-    plain, drafted = law_of(0), law_of(3)
-    assert plain.keys() == drafted.keys()
-    assert sum(abs(plain[key] - drafted[key]) for key in plain) / 2 < 1e-6
+    baseline, drafted = distribution_of(0), distribution_of(3)
+    assert baseline.keys() == drafted.keys()
+    assert sum(abs(baseline[key] - drafted[key]) for key in baseline) / 2 < 1e-6
 
 
 def test_a_lasting_table_serves_the_next_request() -> None:
@@ -187,11 +191,13 @@ def test_a_lasting_table_serves_the_next_request() -> None:
     assert draft.remembers
     stop = StopConditions(max_tokens=30)
     first, second = (
-        generate(engine, [1, 2], draft=draft, limit=4, verifier=TreeVerifier(), stop=stop)
+        generate(
+            engine, [1, 2], draft=draft, max_draft_tokens=4, verifier=TreeVerifier(), stop=stop
+        )
         for _ in range(2)
     )
     assert second.tokens == first.tokens
-    assert second.figures.accepted > first.figures.accepted
+    assert second.stats.accepted > first.stats.accepted
 
 
 def test_settings_are_checked() -> None:
@@ -199,7 +205,7 @@ def test_settings_are_checked() -> None:
     assert create_draft("recycle", engine).branches
     assert not create_draft("recycle", ToyEngine(8, trees=False)).branches
     made = create_draft("recycle:branches=2,kept=5,lasting=yes", engine)
-    assert made.facts() == {"draft": "recycle", "branches": 2, "kept": 5, "lasting": True}
+    assert made.metadata() == {"draft": "recycle", "branches": 2, "kept": 5, "lasting": True}
     for spec, message in {
         "recycle:branches=0": "branches is 0",
         "recycle:kept=many": "kept is 'many'",

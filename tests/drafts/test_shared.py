@@ -20,9 +20,9 @@ from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.none import NoDraft
 from paceline.engines.toy import ToyEngine
 from paceline.errors import PairError, SettingError
-from paceline.sampling.distribution import Law
+from paceline.sampling.distribution import Distribution
 from paceline.sampling.history import History
-from paceline.sampling.rng import RandomChance
+from paceline.sampling.rng import NumpyRng
 from paceline.testing import enumerate_outcomes
 from paceline.types import Proposal
 from paceline.verify.block import BlockVerifier
@@ -53,7 +53,7 @@ def draft_model(**options) -> ToyEngine:
 
 
 def context(tokens: Sequence[int], sampling: Sampling | None = None) -> Context:
-    return Context(History(tokens), sampling or Sampling(), RandomChance(5), frozenset({4}))
+    return Context(History(tokens), sampling or Sampling(), NumpyRng(5), frozenset({4}))
 
 
 def opened(draft: Draft, *contexts: Context) -> None:
@@ -69,16 +69,16 @@ def commit(draft: Draft, one: Context, tokens: Sequence[int]) -> None:
 
 
 def distribution(
-    make, limit: int, verifier, sampling: Sampling, *, ignore_end: bool = False
+    make, max_draft_tokens: int, verifier, sampling: Sampling, *, ignore_end: bool = False
 ) -> dict:
-    """The law of the first three tokens, by every path of every random choice."""
+    """The distribution of the first three tokens, by every path of every random choice."""
     stop = StopConditions(max_tokens=3, ignore_end=ignore_end)
 
-    def outcome(chance) -> tuple[int, ...]:
+    def outcome(rng) -> tuple[int, ...]:
         engine = model(OURS, seed=2, order=2)
-        decoder = Decoder(engine, {"d": make(engine)}, verifier(), fixed("d", limit))
+        decoder = Decoder(engine, {"d": make(engine)}, verifier(), fixed("d", max_draft_tokens))
         stream = decoder.open(Request(prompt=(0, 2, 1), sampling=sampling, stop=stop))
-        stream.chance = stream.context.chance = chance
+        stream.rng = stream.context.rng = rng
         while not stream.finished:
             decoder.step([stream])
         return tuple(stream.history.output)
@@ -103,68 +103,72 @@ EXACT = {
 @pytest.mark.parametrize("settings", EXACT)
 def test_the_whole_loop_is_exact_by_enumeration(settings: str, verifier) -> None:
     sampling = Sampling(**EXACT[settings])
-    plain = distribution(lambda _: NoDraft(), 0, verifier, sampling)
+    baseline = distribution(lambda _: NoDraft(), 0, verifier, sampling)
     drafted = distribution(lambda t: SharedDraft(model(THEIRS, seed=9), t), 2, verifier, sampling)
-    assert sum(plain.values()) == pytest.approx(1, abs=1e-6)
-    assert len(plain) > 8 or settings == "greedy"
-    assert variation(plain, drafted) < 1e-6
+    assert sum(baseline.values()) == pytest.approx(1, abs=1e-6)
+    assert len(baseline) > 8 or settings == "greedy"
+    assert variation(baseline, drafted) < 1e-6
 
 
 class Unrestricted(SharedDraft):
-    """Draws as it should, and tells the law before restricting: the shared part of it, which is
-    also what is left of a restricted law that is not renormalised."""
+    """Draws as it should, and tells the distribution before restricting: the shared part of it,
+    which is also what is left of a restricted distribution that is not renormalised."""
 
-    def _law(self, context, row, drafted):
+    def _distribution(self, context, row, drafted):
         weights = np.exp((row - row.max()) / context.sampling.temperature)
-        law = super()._law(context, row, drafted)
-        told = Law((weights / weights.sum())[self._common.draft], self._common.target)
-        self.told = {**getattr(self, "told", {}), id(law): (law, told)}
-        return law
+        distribution = super()._distribution(context, row, drafted)
+        told = Distribution((weights / weights.sum())[self._common.draft], self._common.target)
+        self.told = {**getattr(self, "told", {}), id(distribution): (distribution, told)}
+        return distribution
 
     def propose(self, contexts, limits):
         return [
-            Proposal(p.tokens, p.source, tuple(self.told[id(law)][1] for law in p.laws))
+            Proposal(
+                p.tokens,
+                p.source,
+                tuple(self.told[id(distribution)][1] for distribution in p.distributions),
+            )
             for p in super().propose(contexts, limits)
         ]
 
 
 class Dropping(Unrestricted):
-    """Draws from the whole law and leaves a token out that isn't shared."""
+    """Draws from the whole distribution and leaves a token out that isn't shared."""
 
     def propose(self, contexts, limits):
         proposals = []
         for one in contexts:
-            [law] = self.next_laws([one], [()])
-            told = self.told[id(law)][1]
+            [distribution] = self.next_distributions([one], [()])
+            told = self.told[id(distribution)][1]
             unshared = 1 - float(told.probs.sum())
             tokens = np.append(told.tokens, len(OURS))
-            drawn = one.chance.draw(Law(np.append(told.probs, unshared), tokens))
+            drawn = one.rng.sample(Distribution(np.append(told.probs, unshared), tokens))
             kept = drawn < len(OURS)
             proposals.append(Proposal((drawn,) if kept else (), self.name, (told,) if kept else ()))
         return proposals
 
 
 @pytest.mark.parametrize("wrong", [Unrestricted, Dropping])
-def test_a_law_that_was_not_drawn_from_fails_the_enumeration(wrong, monkeypatch) -> None:
+def test_a_distribution_that_was_not_drawn_from_fails_the_enumeration(wrong, monkeypatch) -> None:
     monkeypatch.setitem(globals(), "SharedDraft", wrong)
     with pytest.raises(AssertionError):
         test_the_whole_loop_is_exact_by_enumeration("sampled", ChainVerifier)
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("limit", [1, 4])
-def test_greedy_text_is_plain_text(settings: str, limit: int) -> None:
+@pytest.mark.parametrize("max_draft_tokens", [1, 4])
+def test_greedy_text_is_plain_text(settings: str, max_draft_tokens: int) -> None:
     def run(draft: Draft | None) -> tuple:
         sampling, stop = Sampling(**SETTINGS[settings]), StopConditions(max_tokens=40)
         generation = generate(
             target(),
             [1, 2, 3, 0],
             draft=draft or NoDraft(),
-            limit=limit,
+            max_draft_tokens=max_draft_tokens,
             sampling=sampling,
             stop=stop,
         )
-        return generation.tokens, generation.figures.accepted
+        return generation.tokens, generation.stats.accepted
 
     engine = draft_model()
     drafted, accepted = run(SharedDraft(engine, target()))
@@ -181,20 +185,21 @@ def restricted(engine: ToyEngine, read: list[int], sampling: Sampling) -> dict[i
     return {token: weight / sum(weights.values()) for token, weight in weights.items()}
 
 
-def test_its_law_is_the_draft_s_restricted_to_shared_tokens_and_renormalised() -> None:
+def test_its_distribution_is_the_draft_s_restricted_to_shared_tokens_and_renormalised() -> None:
     engine, sampling = draft_model(), Sampling(temperature=0.8)
     draft, one = SharedDraft(engine, target()), context([3, 1, 0], sampling)
     opened(draft, one)
     [proposal] = draft.propose([one], [4])
-    for index, law in enumerate(proposal.laws):
+    for index, distribution in enumerate(proposal.distributions):
         read = [SHARED[token] for token in (3, 1, 0, *proposal.tokens[:index])]
-        assert dict(law.items()) == pytest.approx(restricted(engine, read, sampling))
-        assert law.tokens.tolist() == sorted(SHARED)
+        assert dict(distribution.items()) == pytest.approx(restricted(engine, read, sampling))
+        assert distribution.tokens.tolist() == sorted(SHARED)
     assert len(proposal.tokens) > 1
 
 
 def test_settings_speak_of_the_target_s_tokens() -> None:
-    """Row by row the law is that of a draft with the target's own ids, unshared tokens apart."""
+    """Row by row the distribution is that of a draft with the target's own ids, unshared tokens
+    apart."""
     settings = Sampling(
         temperature=0.7,
         top_k=3,
@@ -225,8 +230,8 @@ def test_settings_speak_of_the_target_s_tokens() -> None:
         kept = sorted(logits, key=lambda token: -logits[token])[:3]
         weights = {token: math.exp(logits[token] / 0.7) for token in kept}
         expected = {token: weight / sum(weights.values()) for token, weight in weights.items()}
-        [law] = draft.next_laws([one], [drafted[:count]])
-        assert dict(law.items()) == pytest.approx(expected, rel=1e-4)
+        [distribution] = draft.next_distributions([one], [drafted[:count]])
+        assert dict(distribution.items()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_single_token_left_is_chosen_outright_by_the_target_s_id() -> None:
@@ -236,7 +241,7 @@ def test_a_single_token_left_is_chosen_outright_by_the_target_s_id() -> None:
         [proposal] = draft.propose([one], [3])
         row = draft.engine.logits([SHARED[1], SHARED[3]])
         assert proposal.tokens[0] == max(SHARED, key=lambda token: row[SHARED[token]])
-        assert set(proposal.laws) == {None}
+        assert set(proposal.distributions) == {None}
 
 
 def test_masks_that_leave_the_draft_nothing_end_its_proposal() -> None:
@@ -264,7 +269,7 @@ def test_the_cache_is_caught_up_after_pauses_and_rejections() -> None:
         common = 0
         while common < min(len(held), len(wanted) - 1) and held[common] == wanted[common]:
             common += 1
-        assert draft.behind(one) == len(wanted) - common
+        assert draft.pending_tokens(one) == len(wanted) - common
         before = engine.rows_fed
         [proposal] = draft.propose([one], [1])
         assert engine.rows_fed - before == len(wanted) - common
@@ -284,9 +289,9 @@ def test_a_token_that_the_draft_lacks_is_read_by_its_bytes() -> None:
     opened(draft, one)
     draft.propose([one], [2])
     assert draft._states[one].sequence.tokens[:5] == [1, 1, 2, 1, 0]
-    assert draft.behind(one) == 1
+    assert draft.pending_tokens(one) == 1
     commit(draft, one, [3])
-    assert draft.behind(one) == 2, "a and bb"
+    assert draft.pending_tokens(one) == 2, "a and bb"
 
 
 def test_several_sequences_are_drafted_in_one_forward_each_step() -> None:
@@ -308,10 +313,14 @@ def test_several_sequences_are_drafted_in_one_forward_each_step() -> None:
 def test_a_prompt_of_which_the_draft_reads_nothing_is_not_followed() -> None:
     ours, engine = model([b"a", "<user>"], seed=1), model([b"a", b"b"], seed=2)
     generation = generate(
-        ours, [1], draft=SharedDraft(engine, ours), limit=2, stop=StopConditions(max_tokens=6)
+        ours,
+        [1],
+        draft=SharedDraft(engine, ours),
+        max_draft_tokens=2,
+        stop=StopConditions(max_tokens=6),
     )
-    plain = generate(ours, [1], stop=StopConditions(max_tokens=6))
-    assert generation.tokens == plain.tokens
+    baseline = generate(ours, [1], stop=StopConditions(max_tokens=6))
+    assert generation.tokens == baseline.tokens
 
 
 def test_its_own_context_limits_only_the_sequence_that_reaches_it(caplog) -> None:
@@ -323,8 +332,8 @@ def test_its_own_context_limits_only_the_sequence_that_reaches_it(caplog) -> Non
     decoder = Decoder(ours, {"shared": draft}, ChainVerifier(), fixed("shared", 4))
     with caplog.at_level(logging.WARNING, logger="paceline"):
         drafted = decode(decoder, requests)
-    plain = decode(Decoder(ours, {}, ChainVerifier(), fixed(None, 0)), requests)
-    assert [g.tokens for g in drafted] == [g.tokens for g in plain]
+    baseline = decode(Decoder(ours, {}, ChainVerifier(), fixed(None, 0)), requests)
+    assert [g.tokens for g in drafted] == [g.tokens for g in baseline]
     proposed = [sum(r.proposed for r in g.rounds) for g in drafted]
     assert proposed[1] > proposed[0] > 0, "tokens that the draft reads as two fill it sooner"
     assert all("holds 32 tokens" in record.getMessage() for record in caplog.records)
@@ -358,7 +367,7 @@ def test_a_faulty_row_of_the_draft_sits_the_request_out(caplog) -> None:
             target(),
             [1, 2],
             draft=SharedDraft(engine, target()),
-            limit=3,
+            max_draft_tokens=3,
             stop=StopConditions(max_tokens=8, ignore_end=True),
         )
     assert len(answer.tokens) == 8
@@ -369,21 +378,23 @@ def test_it_goes_on_behind_another_draft_s_tokens() -> None:
     """Also behind one that it can't propose itself; and the whole stays plain text."""
     draft, one = SharedDraft(draft_model(), target()), context([1, 3], Sampling(temperature=1.0))
     opened(draft, one)
-    [law] = draft.next_laws([one], [[3, 1]])
+    [distribution] = draft.next_distributions([one], [[3, 1]])
     read = [SHARED[token] for token in (1, 3, 3, 1)]
-    assert dict(law.items()) == pytest.approx(restricted(draft.engine, read, one.sampling))
-    [behind_unshared] = draft.next_laws([one], [[2]])
+    assert dict(distribution.items()) == pytest.approx(restricted(draft.engine, read, one.sampling))
+    [behind_unshared] = draft.next_distributions([one], [[2]])
     assert set(dict(behind_unshared.items())) <= SHARED.keys()
 
     def run(draft: Draft | None):
         stop = StopConditions(max_tokens=40, ignore_end=True)
-        return generate(target(), [1, 2, 3, 1, 2], draft=draft or NoDraft(), limit=4, stop=stop)
+        return generate(
+            target(), [1, 2, 3, 1, 2], draft=draft or NoDraft(), max_draft_tokens=4, stop=stop
+        )
 
     both = CascadeDraft([LookupDraft(), SharedDraft(draft_model(), target())])
     assert run(both).tokens == run(None).tokens
 
 
-def test_rows_of_torch_give_the_same_laws() -> None:
+def test_rows_of_torch_give_the_same_distributions() -> None:
     torch = pytest.importorskip("torch")
 
     class TorchToy(ToyEngine):
@@ -391,21 +402,21 @@ def test_rows_of_torch_give_the_same_laws() -> None:
             return [torch.from_numpy(rows.copy()) for rows in super()._score(jobs)]
 
     for settings in (EXACT["sampled"], EXACT["penalties"], EXACT["filters"]):
-        laws = []
+        distributions = []
         for kind in (ToyEngine, TorchToy):
             engine = draft_model()
             engine.__class__ = kind
             draft, one = SharedDraft(engine, target()), context([1, 3, 0], Sampling(**settings))
             opened(draft, one)
-            [law] = draft.next_laws([one], [[1]])
-            laws.append(dict(law.items()))
-        assert laws[0] == pytest.approx(laws[1], rel=1e-5)
+            [distribution] = draft.next_distributions([one], [[1]])
+            distributions.append(dict(distribution.items()))
+        assert distributions[0] == pytest.approx(distributions[1], rel=1e-5)
 
 
 def test_the_command_line_s_words_for_it() -> None:
     ours, engine = target(), draft_model()
     draft = create_draft("shared:somewhere", ours, loader=lambda name: engine)
-    assert draft.facts()["fit"].startswith("4 tokens are shared: 80 % of the target's 5")
+    assert draft.metadata()["fit"].startswith("4 tokens are shared: 80 % of the target's 5")
     assert draft.engine is engine
     with pytest.raises(SettingError, match="no option of the draft 'shared' named 'share'"):
         create_draft("shared:share=1,somewhere", ours, loader=lambda name: engine)

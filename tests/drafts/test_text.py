@@ -40,12 +40,12 @@ def writes(pieces: list, text: list[int], **options) -> ToyEngine:
     return model(pieces, table=table, **options)
 
 
-def proposed(draft: TextDraft, committed: list[int], limit: int) -> tuple[int, ...]:
+def proposed(draft: TextDraft, committed: list[int], max_draft_tokens: int) -> tuple[int, ...]:
     one = context(committed)
     opened(draft, one)
-    [proposal] = draft.propose([one], [limit])
+    [proposal] = draft.propose([one], [max_draft_tokens])
     draft.close(one)
-    assert proposal.laws is None
+    assert proposal.distributions is None
     return proposal.tokens
 
 
@@ -53,24 +53,29 @@ def proposed(draft: TextDraft, committed: list[int], limit: int) -> tuple[int, .
 @pytest.mark.parametrize("settings", EXACT)
 def test_the_whole_loop_is_exact_by_enumeration(settings: str, verifier) -> None:
     sampling = Sampling(**EXACT[settings])
-    plain = distribution(lambda _: NoDraft(), 0, verifier, sampling)
+    baseline = distribution(lambda _: NoDraft(), 0, verifier, sampling)
     drafted = distribution(lambda t: TextDraft(model(THEIRS, seed=9), t), 2, verifier, sampling)
-    assert sum(plain.values()) == pytest.approx(1, abs=1e-6)
-    assert variation(plain, drafted) < 1e-6
+    assert sum(baseline.values()) == pytest.approx(1, abs=1e-6)
+    assert variation(baseline, drafted) < 1e-6
 
 
 @pytest.mark.parametrize("settings", [*SETTINGS, "sampled"])
-@pytest.mark.parametrize("limit", [1, 4])
-def test_text_is_plain_text(settings: str, limit: int) -> None:
+@pytest.mark.parametrize("max_draft_tokens", [1, 4])
+def test_text_is_plain_text(settings: str, max_draft_tokens: int) -> None:
     """Chosen drafts draw once per emitted token, so even sampled text is plain text."""
     sampling = Sampling(**(SETTINGS | {"sampled": {"temperature": 0.9, "seed": 4}})[settings])
 
     def run(draft) -> tuple:
         stop = StopConditions(max_tokens=40)
         answer = generate(
-            target(), [1, 2, 3, 0], draft=draft, limit=limit, sampling=sampling, stop=stop
+            target(),
+            [1, 2, 3, 0],
+            draft=draft,
+            max_draft_tokens=max_draft_tokens,
+            sampling=sampling,
+            stop=stop,
         )
-        return answer.tokens, answer.figures.accepted
+        return answer.tokens, answer.stats.accepted
 
     engine = model(THEIRS, seed=3)
     drafted, _ = run(TextDraft(engine, target()))
@@ -82,10 +87,14 @@ def test_drafts_are_accepted() -> None:
     text = model([b"a", b"bc", b"c"], table={(): [1, 0, 0], (0,): [0, 1, 0]})
     ours = model([b"ab", b"c"], table={(0,): [0, 1], (1,): [1, 0]})
     answer = generate(
-        ours, [1], draft=TextDraft(text, ours), limit=4, stop=StopConditions(max_tokens=12)
+        ours,
+        [1],
+        draft=TextDraft(text, ours),
+        max_draft_tokens=4,
+        stop=StopConditions(max_tokens=12),
     )
     assert answer.tokens == (0, 1) * 6
-    assert answer.figures.acceptance_rate == 1.0
+    assert answer.stats.acceptance_rate == 1.0
 
 
 def test_the_text_is_offered_in_the_target_s_tokens_up_to_the_limit() -> None:
@@ -130,9 +139,9 @@ def test_halves_of_characters_wait_for_the_other_half() -> None:
 
 
 def test_the_draft_s_end_is_offered_as_the_target_s() -> None:
-    def offered(written: list[int], limit: int = 4, **options) -> tuple[int, ...]:
+    def offered(written: list[int], max_draft_tokens: int = 4, **options) -> tuple[int, ...]:
         engine = writes([b"d", b"b", "</s>", "<tool>"], written, **options)
-        return proposed(TextDraft(engine, target()), [1], limit)
+        return proposed(TextDraft(engine, target()), [1], max_draft_tokens)
 
     assert offered([0, 2]) == (3, 4)
     assert offered([0, 2], 1) == (3,)
@@ -169,7 +178,7 @@ def test_it_keeps_its_own_tokens_as_far_as_they_were_accepted() -> None:
     assert engine.rows_fed - fed == 3, "one token a step"
     commit(draft, one, [1, 2])
     assert draft._states[one].tokens == [0, 2, 3], "as it wrote it, not as it would read it"
-    assert draft.behind(one) == 1
+    assert draft.pending_tokens(one) == 1
     fed = engine.rows_fed
     draft.propose([one], [1])
     assert engine.rows_fed - fed == 1
@@ -192,7 +201,7 @@ def test_any_history_is_read_whole_and_only_what_is_missing_is_fed() -> None:
         state = draft._states[one]
         spelled = engine.tokenizer.text_bytes(state.tokens)
         assert spelled == ours.tokenizer.text_bytes(one.history.tokens)
-        owed, before = draft.behind(one), engine.rows_fed
+        owed, before = draft.pending_tokens(one), engine.rows_fed
         draft.propose([one], [1])
         assert engine.rows_fed - before == owed
         assert state.sequence.tokens == state.tokens
@@ -207,9 +216,9 @@ def test_several_sequences_are_drafted_in_one_forward_each_step() -> None:
     before = engine.forwards
     proposals = draft.propose(contexts, [4, 2, 3])
     assert engine.forwards - before == 4
-    for one, proposal, limit in zip(contexts, proposals, (4, 2, 3), strict=True):
+    for one, proposal, max_draft_tokens in zip(contexts, proposals, (4, 2, 3), strict=True):
         alone = TextDraft(model([b"a", b"b", b"d"], seed=3), target())
-        assert proposed(alone, one.history.tokens, limit) == proposal.tokens
+        assert proposed(alone, one.history.tokens, max_draft_tokens) == proposal.tokens
 
 
 def test_a_faulty_row_of_the_draft_sits_the_request_out(caplog) -> None:
@@ -224,7 +233,7 @@ def test_the_command_line_s_words_for_it() -> None:
     draft = create_draft("text:look_behind=3,somewhere", ours, loader=lambda name: engine)
     assert draft.look_behind == 3
     assert draft.engine is engine
-    assert draft.facts()["fit"] == "by text; 1 of the target's 1 end tokens the draft has too"
+    assert draft.metadata()["fit"] == "by text; 1 of the target's 1 end tokens the draft has too"
     for wrong, said in (
         ("text:look_behind=x,m", "look_behind is 'x'. It must be a whole number"),
         ("text:look_behind=-1,m", "look_behind is -1. It must be 0 or more"),

@@ -33,11 +33,11 @@ def sibling(**options) -> ToyEngine:
     )
 
 
-def proposed(draft: TreeDraft, limit: int, sampling: Sampling | None = None) -> Proposal:
+def proposed(draft: TreeDraft, max_draft_tokens: int, sampling: Sampling | None = None) -> Proposal:
     context = Context(History([1, 2, 3]), sampling or Sampling())
     draft.open(context)
     draft.prefill([context])
-    [proposal] = draft.propose([context], [limit])
+    [proposal] = draft.propose([context], [max_draft_tokens])
     draft.close(context)
     return proposal
 
@@ -45,7 +45,7 @@ def proposed(draft: TreeDraft, limit: int, sampling: Sampling | None = None) -> 
 def test_a_greedy_tree_is_chosen_and_begins_with_the_greedy_chain() -> None:
     engine = sibling()
     tree = proposed(TreeDraft(engine, target(), depth=3), 9)
-    assert tree.laws is None or set(tree.laws) == {None}
+    assert tree.distributions is None or set(tree.distributions) == {None}
     assert len(tree.tokens) == 9
     chain = ModelDraft(engine, target())
     context = Context(History([1, 2, 3]))
@@ -89,16 +89,16 @@ def test_filters_don_t_narrow_a_greedy_tree() -> None:
     assert tree.parents.count(-1) == 3
 
 
-def test_what_was_drawn_is_told_with_the_law_it_was_drawn_from() -> None:
+def test_what_was_drawn_is_told_with_the_distribution_it_was_drawn_from() -> None:
     tree = proposed(TreeDraft(sibling(), target(), depth=2), 6, Sampling(temperature=1.0))
     assert tree.parents is not None
     for index, token in enumerate(tree.tokens):
-        law = tree.law(index)
-        assert law is not None
-        assert law.prob(token) > 0
+        distribution = tree.distribution(index)
+        assert distribution is not None
+        assert distribution.prob(token) > 0
         earlier = [i for i in range(index) if tree.parents[i] == tree.parents[index]]
-        assert all(law.prob(tree.tokens[i]) == 0 for i in earlier)
-        assert sum(prob for _, prob in law.items()) == pytest.approx(1)
+        assert all(distribution.prob(tree.tokens[i]) == 0 for i in earlier)
+        assert sum(prob for _, prob in distribution.items()) == pytest.approx(1)
 
 
 SETTINGS = [
@@ -110,22 +110,22 @@ SETTINGS = [
 
 @pytest.mark.parametrize("sampling", SETTINGS, ids=range(len(SETTINGS)))
 @pytest.mark.parametrize("depth", [1, 3])
-def test_greedy_text_is_that_of_plain_decoding(depth: int, sampling: Sampling) -> None:
+def test_greedy_text_is_that_of_baseline_decoding(depth: int, sampling: Sampling) -> None:
     stop = StopConditions(max_tokens=60)
-    plain = generate(target(), [1, 2, 3], sampling=sampling, stop=stop)
+    baseline = generate(target(), [1, 2, 3], sampling=sampling, stop=stop)
     engine = target()
     draft = TreeDraft(sibling(), engine, depth=depth)
     got = generate(
         engine,
         [1, 2, 3],
         draft=draft,
-        limit=6,
+        max_draft_tokens=6,
         verifier=TreeVerifier(),
         sampling=sampling,
         stop=stop,
     )
-    assert got.tokens == plain.tokens
-    assert got.figures.accepted > 15
+    assert got.tokens == baseline.tokens
+    assert got.stats.accepted > 15
     assert any(round.path not in (None, (), (0,), (0, 1)) for round in got.rounds)
 
 
@@ -150,22 +150,24 @@ def test_a_batch_gives_what_each_gives_alone() -> None:
     assert texts(4) == texts(1)
 
 
-@pytest.mark.parametrize("limit", [2, 3])
+@pytest.mark.parametrize("max_draft_tokens", [2, 3])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_law_of_the_whole_loop_is_the_targets(seed: int, limit: int) -> None:
+def test_the_distribution_of_the_whole_loop_is_the_targets(
+    seed: int, max_draft_tokens: int
+) -> None:
     """Enumerated over everything the draft and the verifier may draw. The tree's shape depends on
     what was drawn, which is what could go wrong."""
 
-    def law_of(drafted: bool) -> dict[tuple[int, ...], float]:
-        def experiment(chance) -> tuple[int, ...]:
+    def distribution_of(drafted: bool) -> dict[tuple[int, ...], float]:
+        def experiment(rng) -> tuple[int, ...]:
             engine = ToyEngine(3, seed=seed, order=1, sharpness=1.0)
             other = ToyEngine(3, seed=seed + 50, order=1, sharpness=1.0)
             drafts = {"tree": TreeDraft(other, engine, depth=2)} if drafted else {}
-            policy = fixed("tree", limit) if drafted else fixed(None, 0)
+            policy = fixed("tree", max_draft_tokens) if drafted else fixed(None, 0)
             decoder = Decoder(engine, drafts, TreeVerifier(), policy)
-            stop = StopConditions(max_tokens=1 + limit)
+            stop = StopConditions(max_tokens=1 + max_draft_tokens)
             stream = decoder.open(Request(prompt=(1,), sampling=Sampling(temperature=1), stop=stop))
-            stream.chance = stream.context.chance = chance
+            stream.rng = stream.context.rng = rng
             # The first round reads the prompt; of the following ones two are enough.
             while not stream.finished:
                 decoder.step([stream])
@@ -173,9 +175,9 @@ def test_the_law_of_the_whole_loop_is_the_targets(seed: int, limit: int) -> None
 
         return enumerate_outcomes(experiment)
 
-    plain, ours = law_of(False), law_of(True)
-    assert plain.keys() == ours.keys()
-    assert sum(abs(plain[key] - ours[key]) for key in plain) / 2 < 1e-6
+    baseline, ours = distribution_of(False), distribution_of(True)
+    assert baseline.keys() == ours.keys()
+    assert sum(abs(baseline[key] - ours[key]) for key in baseline) / 2 < 1e-6
 
 
 def test_engines_without_trees_and_settings_out_of_range_are_refused() -> None:

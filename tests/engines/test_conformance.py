@@ -206,16 +206,16 @@ def test_text_goes_to_tokens_and_back(engine: Engine) -> None:
     assert all(engine.tokenizer.token_bytes(t) == b"" for t in engine.tokenizer.end_tokens)
 
 
-def test_facts_name_engine_and_model(engine: Engine) -> None:
-    facts = engine.facts()
-    assert facts["engine"] == engine.name
-    assert facts["model"] == engine.model
-    if "weights_bytes" in facts:  # what a pass reads is told by these
+def test_metadata_name_engine_and_model(engine: Engine) -> None:
+    metadata = engine.metadata()
+    assert metadata["engine"] == engine.name
+    assert metadata["model"] == engine.model
+    if "weights_bytes" in metadata:  # what a pass reads is told by these
         size = engine.capabilities.context_size
-        assert facts["context_size"] == size
-        assert facts["max_sequences"] == engine.capabilities.max_sequences
-        assert facts["cache_bytes"] > 0
-        assert facts["device"]
+        assert metadata["context_size"] == size
+        assert metadata["max_sequences"] == engine.capabilities.max_sequences
+        assert metadata["cache_bytes"] > 0
+        assert metadata["device"]
 
 
 TREE = (-1, 0, 0, -1, 3, 2, 3)

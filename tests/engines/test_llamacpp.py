@@ -165,8 +165,8 @@ def test_a_failed_decode_leaves_sequences_as_they_were(
 def half_then_fail(engine: LlamaCppEngine) -> Any:
     fill = type(engine._batch).fill
 
-    def filling(self: Any, spans: Any) -> Iterator[int]:
-        yield from fill(self, spans[:1])  # this decode succeeds
+    def filling(self: Any, segments: Any) -> Iterator[int]:
+        yield from fill(self, segments[:1])  # this decode succeeds
         self.struct.n_tokens = 0  # and this one llama.cpp refuses
         yield 1
 
@@ -245,21 +245,21 @@ def test_many_sequences_rewind_exactly(architecture: str) -> None:
 
 def test_a_sliding_window_says_what_it_costs() -> None:
     with tiny_gguf.load("gemma2", 256, 4) as engine:
-        facts = engine.facts()
+        metadata = engine.metadata()
     # two of three layers have a window of 8; kept whole they hold 1024 cells instead of 256
     layer = 1024 * 2 * tiny_gguf.TINY.key_heads * tiny_gguf.TINY.head * 2
-    assert facts["sliding_window_tokens"] == 8
-    assert facts["cache_bytes"] == pytest.approx(3 * layer, rel=0.05)
-    assert facts["sliding_window_kept_whole_bytes"] == pytest.approx(2 * layer * 3 / 4, rel=0.1)
+    assert metadata["sliding_window_tokens"] == 8
+    assert metadata["cache_bytes"] == pytest.approx(3 * layer, rel=0.05)
+    assert metadata["sliding_window_kept_whole_bytes"] == pytest.approx(2 * layer * 3 / 4, rel=0.1)
 
 
-def test_facts_are_llama_cpps_own(engine: LlamaCppEngine) -> None:
-    facts = engine.facts()
-    assert facts["llama_cpp_python"] == llama_cpp.__version__
-    assert facts["sliding_window_tokens"] is None
-    assert facts["weights_bytes"] > 200_000
-    assert facts["threads"] == 1
-    assert "CPU" in facts["build"]
+def test_metadata_are_llama_cpps_own(engine: LlamaCppEngine) -> None:
+    metadata = engine.metadata()
+    assert metadata["llama_cpp_python"] == llama_cpp.__version__
+    assert metadata["sliding_window_tokens"] is None
+    assert metadata["weights_bytes"] > 200_000
+    assert metadata["threads"] == 1
+    assert "CPU" in metadata["build"]
 
 
 # -- what is refused
@@ -304,7 +304,7 @@ def test_models_without_a_rewindable_text_are_refused(
 
 
 def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"There is no file .*gone.gguf"):
+    with pytest.raises(ModelError, match=r"There is not a file .*gone.gguf"):
         LlamaCppEngine.load(str(tmp_path / "gone.gguf"))
     with pytest.raises(ModelError, match="is a directory"):
         LlamaCppEngine.load(str(tmp_path))

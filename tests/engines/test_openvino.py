@@ -41,7 +41,7 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def exported(cache: None) -> Path:
     """The directory of the tiny model's IR."""
     with tiny.load(64, 1) as engine:
-        return Path(engine.facts()["exported_to"])
+        return Path(engine.metadata()["exported_to"])
 
 
 def model_directory(exported: Path, directory: Path) -> Path:
@@ -96,13 +96,13 @@ class TestScoring:
             assert used.used == 3
             twins = [trunk.fork(), trunk.fork()]
             assert used.used == 3
-            engine.score([Job(twin, [6]) for twin in twins])
+            engine.score([Job(fork, [6]) for fork in twins])
             assert used.used == 5
-            assert engine.facts()["cache_used_bytes"] == 5 * engine.cache.block_bytes
+            assert engine.metadata()["cache_used_bytes"] == 5 * engine.cache.block_bytes
             trunk.close()
             assert used.used == 4
-            for twin in twins:
-                twin.close()
+            for fork in twins:
+                fork.close()
             assert used.used == 0
 
     def test_all_sequences_can_be_full_forks_of_one(self) -> None:
@@ -191,28 +191,28 @@ class TestScoring:
             engine.open()
 
 
-class TestFacts:
+class TestMetadata:
     def test_they_say_in_what_numbers_it_computes(self) -> None:
         with tiny.load(64, 2) as engine:
-            facts = engine.facts()
-        assert facts["dtype"] == "f32, weights of the GGUF file, cache f32, strict"
-        assert facts["dynamic_quantization_group"] == 0
-        assert facts["threads"] == 1
-        assert facts["device"] == "cpu"
+            metadata = engine.metadata()
+        assert metadata["dtype"] == "f32, weights of the GGUF file, cache f32, strict"
+        assert metadata["dynamic_quantization_group"] == 0
+        assert metadata["threads"] == 1
+        assert metadata["device"] == "cpu"
         per_token = 3 * 2 * 2 * 8 * 4  # layers, keys and values, heads, of 8 floats
-        assert facts["cache_bytes"] == 2 * 64 * per_token
-        assert facts["weights"] == "of the GGUF file"
+        assert metadata["cache_bytes"] == 2 * 64 * per_token
+        assert metadata["weights"] == "of the GGUF file"
         with tiny.load(64, 1, precision="auto", cache_type="float16") as engine:
-            assert "cache f16" in engine.facts()["dtype"]
-            assert "strict" not in engine.facts()["dtype"]
+            assert "cache f16" in engine.metadata()["dtype"]
+            assert "strict" not in engine.metadata()["dtype"]
 
 
 class TestLoading:
     def test_they_say_what_an_irs_weights_are(self, exported: Path, tmp_path: Path) -> None:
         directory = model_directory(exported, tmp_path)
         with OpenVinoEngine.load(str(directory)) as engine:
-            assert engine.facts()["weights"] == "float16"
-            assert "weights float16" in engine.facts()["dtype"]
+            assert engine.metadata()["weights"] == "float16"
+            assert "weights float16" in engine.metadata()["dtype"]
         model = openvino_model.core().read_model(directory / "openvino_model.xml")
         assert openvino_model.stored_weights(model) == "float16"
         codes = ops.constant(np.zeros((64, 64), np.uint8))
@@ -394,14 +394,14 @@ def test_a_real_models_rows_are_llamacpps(smollm2_path: Path) -> None:
     from paceline.engines.gguf.engine import LlamaCppEngine
 
     text = "The river rises in the mountains and flows through three countries to the sea."
-    laws = []
+    distributions = []
     for kind in (LlamaCppEngine, OpenVinoEngine):
         with kind.load(str(smollm2_path), context_size=128) as engine:
             tokens = engine.tokenizer.encode(text)
             [rows] = engine.score([Job(engine.open(), tokens, len(tokens))])
             shifted = np.array(rows, np.float64)
             shifted -= shifted.max(-1, keepdims=True)
-            laws.append(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
-    llamacpp, openvino = laws
+            distributions.append(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+    llamacpp, openvino = distributions
     # What llama.cpp's eight-bit activations make; rounded minima would make it 0.46.
     assert (np.exp(llamacpp) * (llamacpp - openvino)).sum(-1).mean() < 0.02

@@ -64,13 +64,13 @@ class TestPagedCache:
         cache.own(held, 0, BLOCK + 5)
         for position in (0, BLOCK + 4):
             write(cache, held, position, position + 1)
-        twin = list(held)
-        cache.blocks.share(twin)
-        cache.own(twin, BLOCK + 5, BLOCK + 6)
-        assert twin[0] == held[0]
-        assert twin[1] != held[1]
-        assert read(cache, twin, BLOCK + 4) == read(cache, held, BLOCK + 4)
-        write(cache, twin, BLOCK + 4, 9)
+        fork = list(held)
+        cache.blocks.share(fork)
+        cache.own(fork, BLOCK + 5, BLOCK + 6)
+        assert fork[0] == held[0]
+        assert fork[1] != held[1]
+        assert read(cache, fork, BLOCK + 4) == read(cache, held, BLOCK + 4)
+        write(cache, fork, BLOCK + 4, 9)
         assert read(cache, held, BLOCK + 4)[0] == BLOCK + 5
         assert cache.blocks.used == 3
         cache.own(held, BLOCK + 5, BLOCK + 6)  # alone with it again: no copy
@@ -80,11 +80,11 @@ class TestPagedCache:
         cache, held = PagedCache([PLAIN], 4), list[int]()
         cache.own(held, 0, BLOCK)
         write(cache, held, 3, 7)
-        twin = list(held)
-        cache.blocks.share(twin)
-        cache.own(twin, 0, 1)
-        assert twin != held
-        assert read(cache, twin, 3) == [0, 0]
+        fork = list(held)
+        cache.blocks.share(fork)
+        cache.own(fork, 0, 1)
+        assert fork != held
+        assert read(cache, fork, 3) == [0, 0]
 
     @pytest.mark.parametrize("base", [3, BLOCK - 2])
     def test_an_accepted_path_moves_to_the_front(self, base: int) -> None:

@@ -47,7 +47,7 @@ def test_an_export_is_the_model(directory: Path, dtype: str) -> None:
     tokens = np.random.default_rng(0).integers(2, 300, LENGTH).tolist()
     options: dict[str, Any] = {"dtype": dtype, "precision": "strict", "threads": 1}
     with OpenVinoEngine.load(str(directory), **options) as engine:
-        assert engine.facts()["weights"] == dtype
+        assert engine.metadata()["weights"] == dtype
         assert engine.capabilities.context_size == 512
         [rows] = engine.score([Job(engine.open(), tokens, LENGTH)])
         ours = np.array(rows)

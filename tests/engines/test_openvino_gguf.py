@@ -16,7 +16,7 @@ import openvino as ov  # noqa: E402
 from openvino import opset13 as ops  # noqa: E402
 
 from paceline.engines.openvino import gguf as openvino_gguf  # noqa: E402
-from paceline.engines.openvino.gguf import BLOCK, READERS, mend, rows_of  # noqa: E402
+from paceline.engines.openvino.gguf import BLOCK, READERS, repair_zero_points, rows_of  # noqa: E402
 from paceline.errors import ModelError  # noqa: E402
 
 Q = gguf.GGMLQuantizationType
@@ -101,7 +101,7 @@ def test_a_graph_gets_the_files_minima_wherever_its_rows_went(tmp_path: Path, ki
     rounded = np.clip(np.round(-minima / scales), 0, 15)
     model = graph(codes, scales, rounded)
     wanted = gguf.dequantize(data, kind)[order]
-    mend(path, model)
+    repair_zero_points(path, model)
     np.testing.assert_allclose(matrix_of(model, 256), wanted, atol=2e-2)
 
 
@@ -116,7 +116,7 @@ def test_a_block_without_a_step_is_its_minimum_whatever_its_codes(
     codes = np.stack([codes_of(packed) for packed, _, _ in rows])
     assert codes[2, 0].any()
     model = graph(codes, np.stack([row[1] for row in rows]), np.zeros((6, 2)))
-    mend(path, model)
+    repair_zero_points(path, model)
     np.testing.assert_allclose(matrix_of(model, 64), gguf.dequantize(data, Q.Q4_1), atol=2e-3)
 
 
@@ -187,7 +187,7 @@ def test_weights_that_arent_the_files_are_refused(tmp_path: Path) -> None:
     codes[1, 0, 7] ^= 1
     model = graph(codes, np.stack([row[1] for row in rows]), np.zeros((6, 1)))
     with pytest.raises(ModelError, match="other weights of .*m.gguf"):
-        mend(path, model)
+        repair_zero_points(path, model)
 
 
 def test_rows_that_were_stored_in_another_way_are_refused(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_rows_that_were_stored_in_another_way_are_refused(tmp_path: Path) -> Non
     given = ops.parameter([1, 32], ov.Type.f32)
     matrix = ops.constant(gguf.dequantize(data, Q.Q4_1))
     with pytest.raises(ModelError, match="other weights of .*m.gguf"):
-        mend(path, ov.Model([ops.matmul(given, matrix, False, True)], [given]))
+        repair_zero_points(path, ov.Model([ops.matmul(given, matrix, False, True)], [given]))
 
 
 def test_a_copy_of_rows_that_was_stored_in_another_way_is_refused(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_copy_of_rows_that_was_stored_in_another_way_is_refused(tmp_path: Path
     codes = np.stack([codes_of(packed) for packed, _, _ in rows])
     model = graph(codes, np.stack([row[1] for row in rows]), np.zeros((6, 1)))
     with pytest.raises(ModelError, match="other weights of .*m.gguf"):
-        mend(path, model)
+        repair_zero_points(path, model)
 
 
 def test_rows_that_cant_be_told_apart_are_refused(tmp_path: Path) -> None:

@@ -29,21 +29,21 @@ def test_single_rows_have_a_graph_of_their_own_where_memory_allows(
     lengths = [1, 3, 1, 1, 2, 1, BLOCK - 10, *[1] * 4]
 
     def rows(engine: OpenVinoEngine) -> Any:
-        sequence, chance = engine.open(), np.random.default_rng(0)
+        sequence, rng = engine.open(), np.random.default_rng(0)
         return np.concatenate(
             [
-                np.array(engine.score([Job(sequence, chance.integers(2, 262, n).tolist(), n)])[0])
+                np.array(engine.score([Job(sequence, rng.integers(2, 262, n).tolist(), n)])[0])
                 for n in lengths
             ]
         )
 
     with tiny.load(64, 1) as engine:
-        assert engine.facts()["build"] == "two graphs, one of them for single rows"
+        assert engine.metadata()["build"] == "two graphs, one of them for single rows"
         both = rows(engine)
-        free = 3 * engine.facts()["weights_bytes"]
+        free = 3 * engine.metadata()["weights_bytes"]
     monkeypatch.setattr(openvino_model, "free_bytes", lambda: free)
     with tiny.load(64, 1) as engine:
-        assert engine.facts()["build"] == "one graph: memory is short for two"
+        assert engine.metadata()["build"] == "one graph: memory is short for two"
         np.testing.assert_allclose(both, rows(engine), atol=1e-5)
 
 
@@ -80,8 +80,8 @@ def test_the_first_forward_belongs_to_loading(monkeypatch: pytest.MonkeyPatch) -
     ran: list[int] = []
     run = openvino_graph.Graph.run
 
-    def noted(graph: Any, stretches: Any) -> Any:
-        rows = run(graph, stretches)
+    def noted(graph: Any, segments: Any) -> Any:
+        rows = run(graph, segments)
         ran.append(len(rows))
         return rows
 
@@ -110,7 +110,7 @@ def test_a_second_graph_that_openvino_cant_make_is_done_without(
     monkeypatch.setattr(openvino_model, "core", lambda: core)
     with tiny.load(64, 1) as engine:
         told = "one graph: OpenVINO makes none for single rows"
-        assert engine.facts()["build"] == told
+        assert engine.metadata()["build"] == told
         engine.score([Job(engine.open(), [5])])
 
 
@@ -135,7 +135,7 @@ def test_bfloat16_weights_take_more_where_it_isnt_computed_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with tiny.load(32, 1) as engine:
-        file = engine.facts()["weights_bytes"]
+        file = engine.metadata()["weights_bytes"]
     monkeypatch.setattr(openvino_model, "stored_weights", lambda _: "bfloat16")
     monkeypatch.setattr(openvino_model, "free_bytes", lambda: 4 * file)
     with pytest.raises(ModelError, match="weights in int8 or int4"):

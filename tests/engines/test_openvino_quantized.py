@@ -96,7 +96,7 @@ def test_an_export_computes_with_the_files_weights(tmp_path: Path, kind: Any) ->
 def test_without_the_files_minima_it_would_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openvino_gguf, "mend", lambda path, model: None)
+    monkeypatch.setattr(openvino_gguf, "repair_zero_points", lambda path, model: None)
     ours = logits(write(tmp_path / "quantized.gguf", Q.Q4_1, dequantized=False))
     truth = logits(write(tmp_path / "half.gguf", Q.Q4_1, dequantized=True))
     assert apart(ours, truth) > 0.1

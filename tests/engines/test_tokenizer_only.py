@@ -34,7 +34,7 @@ def test_of_a_gguf_file() -> None:
     path = tiny_gguf.model("llama")
     with load_tokenizer(path) as alone, load(path) as whole:
         same(alone, whole)
-        assert alone.facts()["tokenizer_only"]
+        assert alone.metadata()["tokenizer_only"]
     with pytest.raises(ValueError, match="the engine is closed"):
         alone.tokenizer.encode("a")
     alone.close()
@@ -93,7 +93,7 @@ def test_an_engine_without_such_a_thing_says_so() -> None:
         def _score(self, jobs: list[Job]):
             raise NotImplementedError
 
-        def facts(self):
+        def metadata(self):
             return {}
 
         def close(self) -> None:

@@ -113,7 +113,7 @@ class TestLogits:
             str(tiny.model_directory("llama")), dtype=dtype, device="cpu"
         ) as engine:
             [rows] = engine.score([Job(engine.open(), tokens, 3)])
-            assert engine.facts()["dtype"] == dtype
+            assert engine.metadata()["dtype"] == dtype
         assert rows.dtype == torch.float32
         assert (rows - theirs).norm() / theirs.norm() < 0.1
 
@@ -127,7 +127,7 @@ class TestQuickened:
         monkeypatch.setattr(transformers_linear, "cpu_field", lambda _: vendor)
         tokens = random_text(40)
         with tiny.load(name, 64, 1) as engine:
-            quick = engine.facts()["weights_first_layers"]
+            quick = engine.metadata()["weights_first_layers"]
             assert quick == (0 if vendor == "GenuineIntel" else 3 * 7 + 1)
             sequence = engine.open()
             first, few, one = (
@@ -139,7 +139,7 @@ class TestQuickened:
 
     def test_other_dtypes_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(transformers_linear, "cpu_field", lambda _: "AuthenticAMD")
-        assert transformers_linear.quicken(own_model("llama").bfloat16()) == 0
+        assert transformers_linear.patch_linear(own_model("llama").bfloat16()) == 0
 
 
 class TestForwards:
@@ -275,9 +275,9 @@ class TestBadInput:
         self.refused(tmp_path / "model.gguf", "is no GGUF file")
 
     def test_nothing_there(self, tmp_path: Path) -> None:
-        self.refused(tmp_path / "nothing", "There is no file or directory")
-        self.refused("./nothing", "There is no file or directory")
-        self.refused("nothing.gguf", "There is no file or directory")
+        self.refused(tmp_path / "nothing", "There is not a file or directory")
+        self.refused("./nothing", "There is not a file or directory")
+        self.refused("nothing.gguf", "There is not a file or directory")
 
     def test_a_hub_name_that_cant_be_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -305,23 +305,23 @@ class TestChoices:
         assert transformers_load.choose_dtype("float16", cpu) == ("float16", "asked for")
         assert transformers_load.choose_dtype(None, torch.device("cuda"))[0] is None
 
-    def test_facts_say_what_the_cache_and_its_windows_cost(self) -> None:
+    def test_metadata_say_what_the_cache_and_its_windows_cost(self) -> None:
         with tiny.load("gemma3", 100, 3) as engine:
-            facts = engine.facts()
+            metadata = engine.metadata()
             sequence = engine.open()
             engine.score([Job(sequence, [1, 2])])
             per_layer = 2 * 2 * 8 * 4  # keys and values, 2 heads, of 8 floats
-            assert facts["cache_bytes"] == 3 * 100 * 3 * per_layer
-            assert facts["sliding_window_tokens"] == 8
-            assert facts["sliding_window_layers"] == 2
-            assert facts["sliding_window_extra_bytes"] == 2 * 3 * (100 - 8) * per_layer
+            assert metadata["cache_bytes"] == 3 * 100 * 3 * per_layer
+            assert metadata["sliding_window_tokens"] == 8
+            assert metadata["sliding_window_layers"] == 2
+            assert metadata["sliding_window_extra_bytes"] == 2 * 3 * (100 - 8) * per_layer
             assert sum(engine.cache.bytes_per_token().values()) == 3 * per_layer
-            assert facts["weights_bytes"] == 4 * sum(
+            assert metadata["weights_bytes"] == 4 * sum(
                 parameter.numel() for parameter in own_model("gemma3").parameters()
             )
-            json.dumps(facts)
+            json.dumps(metadata)
         with tiny.load("llama", 64, 1) as engine:
-            assert "sliding_window_tokens" not in engine.facts()
+            assert "sliding_window_tokens" not in engine.metadata()
 
 
 TOKENIZERS = {
@@ -424,7 +424,7 @@ class TestGguf:
         with self.load(gguf) as engine:
             [first] = engine.score([Job(engine.open(), tokens)])
             assert engine.model == str(gguf)
-            kept_in = Path(engine.facts()["converted_to"])
+            kept_in = Path(engine.metadata()["converted_to"])
             assert engine.tokenizer.decode(engine.tokenizer.encode("abba 漢")) == "abba 漢"
         assert [path.name for path in kept_in.parent.iterdir()] == [kept_in.name]
         monkeypatch.setattr(transformers_load, "_convert_into", None)
@@ -470,7 +470,7 @@ def test_smollm2_says_what_generate_says(
         chat = [{"role": "user", "content": "Name three colours of the rainbow, 123."}]
         prompt = engine.tokenizer.encode_chat(chat)
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            engine.facts()["converted_to"], dtype=torch.float32
+            engine.metadata()["converted_to"], dtype=torch.float32
         )
         theirs = model.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False)
         sequence, tokens, ours = engine.open(), prompt, []
@@ -479,5 +479,5 @@ def test_smollm2_says_what_generate_says(
             tokens = [int(rows[0].argmax())]
             ours += tokens
         assert ours == theirs[0, len(prompt) :].tolist()
-        assert math.isfinite(engine.facts()["self_test_error"])
+        assert math.isfinite(engine.metadata()["self_test_error"])
         assert "red" in engine.tokenizer.decode(ours).lower()

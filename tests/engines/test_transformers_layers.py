@@ -70,7 +70,9 @@ def without(engine, kept: tuple[int, ...], tokens: list[int]):
 def test_a_part_gives_what_the_library_gives_without_the_other_layers(target, kept) -> None:
     found = rows(PartialEngine(target, kept), TEXT)
     torch.testing.assert_close(found, without(target, kept, TEXT), rtol=1e-3, atol=1e-3)
-    assert (found - rows(target, TEXT)).abs().max() > 1e-3, "another law than the whole model's"
+    assert (found - rows(target, TEXT)).abs().max() > 1e-3, (
+        "another distribution than the whole model's"
+    )
 
 
 def test_all_layers_by_the_same_way_are_the_whole_model(target) -> None:
@@ -160,8 +162,8 @@ def test_a_sequence_of_its_own_can_be_forked_rewound_and_given_back(llama) -> No
     part = PartialEngine(llama, (0, 1))
     view = part.open()
     part.score([Job(view, TEXT[:6])])
-    twin = view.fork()
-    [one], [two] = part.score([Job(view, [9])]), part.score([Job(twin, [9])])
+    fork = view.fork()
+    [one], [two] = part.score([Job(view, [9])]), part.score([Job(fork, [9])])
     assert torch.equal(one, two)
     view.rewind(6)
     [tree] = part.score([Job(view, [9, 9, 10], 3, parents=(-1, -1, 1))])
@@ -175,7 +177,7 @@ def test_a_sequence_of_its_own_can_be_forked_rewound_and_given_back(llama) -> No
         atol=1e-3,
     )
     view.close()
-    twin.close()
+    fork.close()
     assert len(llama.free_slots) == 4
 
 
@@ -230,13 +232,13 @@ def test_a_head_that_changes_nothing_changes_no_bit_and_one_that_does_is_used(ll
 
 def test_what_runs_is_told_and_owns_nothing(llama) -> None:
     part = PartialEngine(llama, (0, 2))
-    facts = part.facts()
-    assert facts["layers"] == "layers 0.2 of 3"
-    assert facts["weights_bytes"] == facts["cache_bytes"] == 0
-    assert facts["device"] == llama.facts()["device"]
+    metadata = part.metadata()
+    assert metadata["layers"] == "layers 0.2 of 3"
+    assert metadata["weights_bytes"] == metadata["cache_bytes"] == 0
+    assert metadata["device"] == llama.metadata()["device"]
     assert part.model != PartialEngine(llama, (0,)).model
     headed = PartialEngine(llama, (0,), ExitHead(48, 4))
-    assert headed.facts()["weights_bytes"] == 4 * (48 + 2 * 4 * 48)
+    assert headed.metadata()["weights_bytes"] == 4 * (48 + 2 * 4 * 48)
     assert headed.model != PartialEngine(llama, (0,)).model
     part.close()
     assert rows(llama, TEXT).shape[0] == len(TEXT), "the target is still there"

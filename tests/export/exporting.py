@@ -38,12 +38,12 @@ def flags(setup: Setup) -> dict[str, str]:
 
 
 def said(setup: Setup) -> str:
-    return " ".join(setup.remarks)
+    return " ".join(setup.notes)
 
 
 def refusal(engine: str, made: PlanDocument, **options: Any) -> PacelineError:
     with pytest.raises(PacelineError) as caught:
         exported(engine, made, **options)
     assert caught.value.fact.endswith((".", ":"))
-    assert caught.value.cure
+    assert caught.value.hint
     return caught.value

@@ -10,7 +10,7 @@ import yaml
 from paceline.export.setup import Setup
 
 TARGET, DRAFT = "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B"
-MEASURED = "Measured by bench run.jsonl: 1.60 times plain (1.45 to 1.75)."
+MEASURED = "Measured by bench run.jsonl: 1.60 speedup (1.45 to 1.75)."
 UNDO = "To undo: leave the draft's arguments out."
 
 
@@ -24,7 +24,7 @@ def vllm(target: str = TARGET, draft: str | None = DRAFT, **config: Any) -> Setu
         draft=draft,
         arguments=("--speculative-config", told),
         config=config,
-        remarks=(MEASURED, UNDO),
+        notes=(MEASURED, UNDO),
     )
 
 
@@ -36,7 +36,7 @@ def sglang(algorithm: str = "EAGLE3", draft: str | None = DRAFT) -> Setup:
         draft=draft,
         arguments=("--speculative-algorithm", algorithm, "--speculative-num-draft-tokens", "5"),
         metrics=("--enable-metrics",),
-        remarks=(MEASURED, UNDO),
+        notes=(MEASURED, UNDO),
     )
 
 
@@ -52,7 +52,7 @@ def tensorrt_llm(decoding: str = "Draft_Target", draft: str | None = DRAFT) -> S
         arguments=("--config", "speculative.yaml"),
         config=config,
         files={"speculative.yaml": yaml.safe_dump(config)},
-        remarks=(MEASURED, UNDO),
+        notes=(MEASURED, UNDO),
     )
 
 
@@ -64,12 +64,12 @@ def llama_server(target: str = "ggml-org/Qwen3-8B-GGUF:Q4_K_M") -> Setup:
         draft="/models/draft.gguf",
         arguments=("--spec-draft-model", "/models/draft.gguf", "--spec-draft-n-max", "4"),
         metrics=("--metrics",),
-        remarks=(MEASURED, UNDO),
+        notes=(MEASURED, UNDO),
     )
 
 
 def plain(engine: str = "vllm", version: str = "0.31.0") -> Setup:
-    return Setup(engine=engine, version=version, target=TARGET, remarks=("No draft pays.",))
+    return Setup(engine=engine, version=version, target=TARGET, notes=("No draft pays.",))
 
 
 def documents(text: str) -> list[Any]:

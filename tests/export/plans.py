@@ -26,7 +26,7 @@ def plan(kind: str = "lookup", **changes: Any) -> PlanDocument:
     made = PlanDocument(
         target=Target(name=TARGET, engine="transformers", vocabulary_size=49152),
         draft=None if kind == "none" else draft(kind),
-        limit=0 if kind == "none" else 4,
+        max_draft_tokens=0 if kind == "none" else 4,
         expected=Expected(
             tokens_per_drafted_round=2.5,
             acceptance_rate=0.4,
@@ -65,4 +65,7 @@ def draft(kind: str) -> Draft:
 
 
 def steps(*limits: tuple[int, int | None, int]) -> tuple[Step, ...]:
-    return tuple(Step(from_batch=low, to_batch=high, limit=limit) for low, high, limit in limits)
+    return tuple(
+        Step(from_batch=low, to_batch=high, max_draft_tokens=max_draft_tokens)
+        for low, high, max_draft_tokens in limits
+    )

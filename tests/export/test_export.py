@@ -85,7 +85,9 @@ def test_the_shortest_match_of_the_plan_is_the_engines() -> None:
 
 
 def test_ours_is_our_proposer_and_weighs_each_round_itself() -> None:
-    setup = exported("vllm", plan("lookup", limit=None, mean_limit=3.0), ours=True)
+    setup = exported(
+        "vllm", plan("lookup", max_draft_tokens=None, mean_draft_tokens=3.0), ours=True
+    )
     assert setup.config == {
         "method": "custom_class",
         "model": "paceline.integrations.vllm.Proposer",
@@ -140,22 +142,27 @@ def test_dflash_blocks_count_the_root_in_sglang() -> None:
 
 
 def test_a_limit_that_our_policy_chose_is_its_mean_and_that_is_said() -> None:
-    setup = exported("vllm", plan(limit=None, mean_limit=2.6))
+    setup = exported("vllm", plan(max_draft_tokens=None, mean_draft_tokens=2.6))
     assert setup.config["num_speculative_tokens"] == 3
     assert "2.6 tokens on average" in said(setup)
-    least = exported("vllm", plan(limit=None, mean_limit=0.2))
+    least = exported("vllm", plan(max_draft_tokens=None, mean_draft_tokens=0.2))
     assert least.config["num_speculative_tokens"] == 1
-    assert "--limit" in refusal("vllm", plan(limit=None)).cure
-    assert exported("vllm", plan(limit=None), limit=5).config["num_speculative_tokens"] == 5
+    assert "--max-draft-tokens" in refusal("vllm", plan(max_draft_tokens=None)).hint
+    assert (
+        exported("vllm", plan(max_draft_tokens=None), max_draft_tokens=5).config[
+            "num_speculative_tokens"
+        ]
+        == 5
+    )
 
 
 def test_a_limit_beyond_what_vllm_verifies_is_refused() -> None:
-    assert "at most 128" in refusal("vllm", plan(limit=129), version="0.32.0").fact
-    exported("vllm", plan(limit=128), version="0.32.0")
+    assert "at most 128" in refusal("vllm", plan(max_draft_tokens=129), version="0.32.0").fact
+    exported("vllm", plan(max_draft_tokens=128), version="0.32.0")
 
 
 def test_suffix_drafts_keep_vllms_own_limit_where_a_policy_chose() -> None:
-    assert exported("vllm", plan("suffix", limit=None)).config == {"method": "suffix"}
+    assert exported("vllm", plan("suffix", max_draft_tokens=None)).config == {"method": "suffix"}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -163,7 +170,7 @@ def test_a_plan_without_a_draft_has_no_drafts_and_the_measurement(engine: str) -
     setup = exported(engine, plan("none"))
     assert "speculative" not in str(setup.config) + str(setup.arguments).replace("spec-decode", "")
     assert "without a draft" in said(setup)
-    assert "1.62 times plain" in said(setup)
+    assert "1.62 speedup" in said(setup)
 
 
 def test_a_plan_that_was_asked_to_be_plain_says_no_gain() -> None:
@@ -275,7 +282,7 @@ FALLING = steps((1, 8, 4), (9, 32, 2), (33, None, 0))
 
 
 def test_vllm_takes_the_schedule() -> None:
-    config = exported("vllm", plan("eagle3", schedule=FALLING, limit=2)).config
+    config = exported("vllm", plan("eagle3", schedule=FALLING, max_draft_tokens=2)).config
     assert config["num_speculative_tokens"] == 4
     assert config["num_speculative_tokens_per_batch_size"] == [[1, 8, 4], [9, 32, 2], [33, 33, 0]]
 
@@ -346,7 +353,7 @@ def test_llama_server_has_no_schedule_and_says_so() -> None:
 
 
 def test_a_limit_that_is_given_replaces_the_schedule() -> None:
-    setup = exported("vllm", plan("eagle3", schedule=FALLING), limit=3)
+    setup = exported("vllm", plan("eagle3", schedule=FALLING), max_draft_tokens=3)
     assert setup.config["num_speculative_tokens"] == 3
     assert "num_speculative_tokens_per_batch_size" not in setup.config
 
@@ -363,11 +370,11 @@ def test_a_limit_that_is_given_replaces_the_schedule() -> None:
 def test_that_a_given_limit_drafts_where_the_plan_does_not_is_said(
     engine: str, schedule: Any, where: str
 ) -> None:
-    found = said(exported(engine, plan("model", schedule=schedule), limit=3))
-    assert "With --limit the plan's schedule by batch size is gone" in found
+    found = said(exported(engine, plan("model", schedule=schedule), max_draft_tokens=3))
+    assert "With --max-draft-tokens the plan's schedule by batch size is gone" in found
     assert where in found
     assert "no schedule by batch size" not in found, "it is said once"
-    assert "schedule" not in said(exported(engine, plan("model"), limit=3))
+    assert "schedule" not in said(exported(engine, plan("model"), max_draft_tokens=3))
 
 
 # The tables are closed
@@ -444,9 +451,9 @@ def test_no_export_has_a_lossy_key(engine: str) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", ["model", "lookup", "mtp"])
 def test_every_export_says_what_was_measured_and_how_to_undo_it(engine: str, kind: str) -> None:
-    text = said(exported(engine, plan(kind, remarks=("Loops were many.",))))
+    text = said(exported(engine, plan(kind, notes=("Loops were many.",))))
     assert "Measured by a bench (run.jsonl) on 2026-11-30" in text
-    assert "1.62 times plain (1.50 to 1.75)" in text
+    assert "1.62 speedup (1.50 to 1.75)" in text
     assert "40 prompts, 5,120 tokens, one sequence at a time, greedy, A CPU, 2 cores" in text
     assert "To undo:" in text
     assert "Loops were many." in text

@@ -49,10 +49,10 @@ def test_a_target_that_lies_here_says_its_own(tiny: ModuleType, tmp_path: Path) 
     with pytest.raises(PairError, match="49,152 tokens and the target 40"):
         make_setup("vllm", plan("model"), Options(target=place))
     both = make_setup("vllm", plan("model"), Options(target=place, draft_model=place))
-    assert "sizes that fit" in " ".join(both.remarks)
+    assert "sizes that fit" in " ".join(both.notes)
     (tmp_path / "empty").mkdir()
     unread = make_setup("vllm", plan("model"), Options(target=str(tmp_path / "empty")))
-    assert "nothing is known of the target" in " ".join(unread.remarks)
+    assert "nothing is known of the target" in " ".join(unread.notes)
 
 
 def test_a_directory_that_the_engine_doesnt_load_is_refused(

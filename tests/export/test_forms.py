@@ -32,7 +32,7 @@ def setup(engine: str, kind: str = "model", name: str = NASTY, **changes: object
 @pytest.mark.parametrize("engine", FORMATS)
 def test_a_shell_reads_the_command_as_it_was_meant(engine: str, tmp_path: Path) -> None:
     """A real one: what it hands to the program is what the setup has."""
-    made = setup(engine, remarks=("A line\nrm -rf / \x00 'quote",))
+    made = setup(engine, notes=("A line\nrm -rf / \x00 'quote",))
     script = written(made, "flags")
     program = tmp_path / command(made)[0]
     program.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done\n')
@@ -100,14 +100,14 @@ def test_yaml_reads_back_as_it_was_meant(name: str) -> None:
 
 
 @pytest.mark.parametrize("engine", FORMATS)
-def test_every_form_with_comments_has_every_remark(engine: str) -> None:
+def test_every_form_with_comments_has_every_note(engine: str) -> None:
     made = setup(engine, name="owner/name")
     for form in FORMATS[engine]:
         text = written(made, form)
         plain = " ".join(line.removeprefix("# ") for line in text.splitlines() if line[:1] == "#")
-        assert unwritten(made, form) == (made.remarks if form == "json" else ())
-        for remark in made.remarks if form != "json" else ():
-            assert remark in plain
+        assert unwritten(made, form) == (made.notes if form == "json" else ())
+        for note in made.notes if form != "json" else ():
+            assert note in plain
         if form == "json":
             json.loads(text)
 
@@ -141,11 +141,11 @@ def test_the_verb_prints_settings(file: Path, capsys: pytest.CaptureFixture[str]
     assert "vllm serve owner/target" in out
 
 
-def test_json_has_its_remarks_on_stderr(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_its_notes_on_stderr(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "vllm", str(file), "--format", "json"]) == 0
     streams = capsys.readouterr()
     assert json.loads(streams.out)["method"] == "ngram"
-    assert "1.62 times plain" in streams.err
+    assert "1.62 speedup" in streams.err
 
 
 def test_it_is_written_where_that_is_asked(

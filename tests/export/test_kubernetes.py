@@ -354,9 +354,9 @@ def test_comments_say_what_was_measured_and_how_to_go_back(engine: str) -> None:
     assert "kubectl -n prod rollout undo deployment/qwen" in " ".join(comments)
 
 
-def test_a_remark_cannot_become_an_object() -> None:
+def test_a_note_cannot_become_an_object() -> None:
     setup = Setup(
-        engine="vllm", version="1", target="a/b", remarks=("x\n---\nkind: Secret\u2028kind: Pod",)
+        engine="vllm", version="1", target="a/b", notes=("x\n---\nkind: Secret\u2028kind: Pod",)
     )
     kinds = [one["kind"] for one in documents(kubernetes(setup, cluster()))]
     assert kinds == ["Deployment", "Service", "PodMonitor"]

@@ -215,17 +215,17 @@ def test_without_pyyaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 @unhurried
 @given(some.lists(some.text()))
-def test_nothing_leaves_a_comment(remarks: list[str]) -> None:
-    text = manifest.written([{"a": "b"}], remarks)
+def test_nothing_leaves_a_comment(notes: list[str]) -> None:
+    text = manifest.written([{"a": "b"}], notes)
     assert list(yaml.safe_load_all(text)) == [{"a": "b"}]
-    for line in manifest.comment(remarks):
+    for line in manifest.comment(notes):
         assert line.startswith("# ")
         assert line.isprintable()
 
 
-def test_a_remark_that_would_add_a_document_stays_a_remark() -> None:
-    remarks = ["plan of x\n---\nkind: Secret\r\nb\u2028kind: Pod\x85kind: Job\x0bkind: Node"]
-    assert list(yaml.safe_load_all(manifest.written([{"a": 1}], remarks))) == [{"a": 1}]
+def test_a_note_that_would_add_a_document_stays_a_note() -> None:
+    notes = ["plan of x\n---\nkind: Secret\r\nb\u2028kind: Pod\x85kind: Job\x0bkind: Node"]
+    assert list(yaml.safe_load_all(manifest.written([{"a": 1}], notes))) == [{"a": 1}]
     assert manifest.comment(["a\r\nb\t c\x1b"]) == ["# a b c?"]
 
 

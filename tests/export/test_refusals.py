@@ -24,7 +24,7 @@ def test_what_an_engine_cant_express_is_refused_and_the_nearest_named(
 ) -> None:
     error = refusal(engine, plan(kind))
     assert "can't express" in error.fact
-    assert "--nearest exports that" in error.cure
+    assert "--nearest exports that" in error.hint
     setup = exported(engine, plan(kind), nearest=True)
     assert "In its place" in said(setup)
     assert setup.arguments
@@ -32,7 +32,7 @@ def test_what_an_engine_cant_express_is_refused_and_the_nearest_named(
 
 def test_the_nearest_to_an_early_exit_is_a_derived_draft_where_there_is_one() -> None:
     made = plan("early-exit")
-    assert "paceline derive" in refusal("vllm", made).cure
+    assert "paceline derive" in refusal("vllm", made).hint
     assert exported("vllm", made, nearest=True).config["method"] == "ngram"
     with_model = exported("vllm", made, nearest=True, draft_model="owner/derived")
     assert with_model.config["method"] == "draft_model"
@@ -58,7 +58,7 @@ def test_medusa_is_vllms_up_to_0_32() -> None:
     for engine, version in [("vllm", "0.33.0"), ("sglang", None), ("llama-server", None)]:
         error = refusal(engine, plan("medusa"), version=version, nearest=True)
         assert "can't express" in error.fact
-        assert "0.32.0" in error.cure
+        assert "0.32.0" in error.hint
 
 
 def test_eagle_of_the_first_kind_is_no_tensorrt_llm_draft() -> None:
@@ -161,8 +161,8 @@ def test_a_drafts_tensor_parallelism_is_the_targets() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_a_plan_of_gguf_files_needs_repositories_named(engine: str) -> None:
     made = plan("model", target_path="/m/target.gguf", draft_model="/m/draft.gguf")
-    assert "--target" in refusal(engine, made).cure
-    assert "--draft-model" in refusal(engine, made, target=TARGET).cure
+    assert "--target" in refusal(engine, made).hint
+    assert "--draft-model" in refusal(engine, made, target=TARGET).hint
     setup = exported(engine, made, target=TARGET, draft_model=DRAFT)
     assert (setup.target, setup.draft) == (TARGET, DRAFT)
 
@@ -194,7 +194,7 @@ def test_a_model_that_nothing_would_read_is_refused() -> None:
 def test_a_draft_that_lies_nowhere_is_refused() -> None:
     for engine in ENGINES:
         made = plan("model", draft_model=None)
-        assert "--draft-model" in refusal(engine, made).cure
+        assert "--draft-model" in refusal(engine, made).hint
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -223,13 +223,13 @@ def test_a_name_that_no_file_may_have_is_not_here(engine: str) -> None:
 
 
 def test_ours_is_refused_where_it_runs_nothing() -> None:
-    assert "--ours" in refusal("sglang", plan(), ours=True).cure
+    assert "--ours" in refusal("sglang", plan(), ours=True).hint
     assert "runs lookup and recycle" in refusal("vllm", plan("model"), ours=True).fact
     assert "--ours" in refusal("vllm", plan("none"), ours=True).fact
 
 
 def test_options_about_drafts_are_refused_without_one() -> None:
-    for options in ({"draft_model": "d"}, {"limit": 3}, {"draft_tensor_parallel": 2}):
+    for options in ({"draft_model": "d"}, {"max_draft_tokens": 3}, {"draft_tensor_parallel": 2}):
         assert "without a draft" in refusal("vllm", plan("none"), **options).fact
 
 
@@ -240,14 +240,14 @@ def test_max_running_is_sglangs() -> None:
 
 
 def test_unknown_engines_and_versions_name_the_nearest() -> None:
-    assert "'vllm'" in refusal("vlm", plan()).cure
+    assert "'vllm'" in refusal("vlm", plan()).hint
     for engine, version, near in [
         ("vllm", "0.32.1", "0.32.0"),
         ("vllm", "1.0", "0.33.0"),
         ("sglang", "0.5.20", "0.5.21"),
         ("llama-server", "b11500", "b11549"),
     ]:
-        assert f"nearest known is {near} " in refusal(engine, plan(), version=version).cure
+        assert f"nearest known is {near} " in refusal(engine, plan(), version=version).hint
     assert exported("vllm", plan(), version="v0.31.0").version == "0.31.0"
     assert exported("llama-server", plan(), version="11434").version == "b11434"
     assert exported("vllm", plan()).version == KNOWN["vllm"][-1]

@@ -96,7 +96,7 @@ def test_a_fault_that_stops_every_engine_is_named(
     found = read(tiny.write(tmp_path, config, tensors))
     assert any(fact in problem.fact for problem in found.problems if problem.fatal), found.problems
     assert found.problems[0].fatal
-    assert all(problem.cure.endswith(".") for problem in found.problems)
+    assert all(problem.hint.endswith(".") for problem in found.problems)
 
 
 @pytest.mark.parametrize(("kind", "edit", "fact", "stops"), SOME, ids=[one[2] for one in SOME])
@@ -126,7 +126,7 @@ def test_states_are_counted_where_vllm_counts_them(tmp_path: Path) -> None:
     config["num_aux_hidden_states"] = 4
     found = read(tiny.write(tmp_path, config, tensors))
     assert found.fatal is not None
-    assert "transformer_layer_config" in found.fatal.cure
+    assert "transformer_layer_config" in found.fatal.hint
     config["transformer_layer_config"]["num_aux_hidden_states"] = 4
     assert read(tiny.write(tmp_path, config, tensors)).problems == ()
 
@@ -240,8 +240,8 @@ class TestFiles:
         }
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
         found = read(tmp_path)
-        facts = [problem.fact for problem in found.problems if problem.fatal]
-        assert any("1 of 2 files of weights are missing: model-00002" in fact for fact in facts)
+        metadata = [problem.fact for problem in found.problems if problem.fatal]
+        assert any("1 of 2 files of weights are missing: model-00002" in fact for fact in metadata)
         rest = {name: value for name, value in tensors.items() if name not in half}
         tiny.write(tmp_path, None, rest, "model-00002-of-00002.safetensors")
         assert read(tmp_path).problems == ()

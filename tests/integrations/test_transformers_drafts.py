@@ -26,7 +26,7 @@ from transformers import (  # noqa: E402
 )
 from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
-from paceline.decode.stats import figures  # noqa: E402
+from paceline.decode.stats import stats  # noqa: E402
 from paceline.errors import ModelError, SettingError  # noqa: E402
 from paceline.integrations.served import Server  # noqa: E402
 from paceline.integrations.transformers import paceline_drafts  # noqa: E402
@@ -40,10 +40,10 @@ GREEDY: dict[str, Any] = {
 }
 DRAFTS: dict[str, Any] = {
     "policy": {},
-    "always": {"limit": 6},
-    "lookup": {"draft": "lookup:min_match=1,reach=4", "limit": 3},
-    "recycle": {"draft": "recycle", "limit": 4},
-    "recycle first": {"draft": ["recycle:kept=4", "lookup"], "limit": 5},
+    "always": {"max_draft_tokens": 6},
+    "lookup": {"draft": "lookup:min_match=1,reach=4", "max_draft_tokens": 3},
+    "recycle": {"draft": "recycle", "max_draft_tokens": 4},
+    "recycle first": {"draft": ["recycle:kept=4", "lookup"], "max_draft_tokens": 5},
     "shared": {"share": True},
 }
 
@@ -58,7 +58,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy drafts from the first round on, and as far as it can."""
     from paceline.policy.learned import LearnedCosts
 
-    monkeypatch.setattr(LearnedCosts, "needs_plain", lambda self, sequences: False)
+    monkeypatch.setattr(LearnedCosts, "needs_baseline", lambda self, sequences: False)
     table = [float("inf"), 1.0, *(1.0 + 1e-6 * row for row in range(33))]
     monkeypatch.setattr(LearnedCosts, "round_s", lambda self, sequences=1, context=0: table)
 
@@ -67,19 +67,19 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", tiny.MODELS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.usefixtures("eager")
-def test_greedy_text_is_plain_s(name: str, dtype: Any, options: dict[str, Any]) -> None:
+def test_greedy_text_is_baseline_s(name: str, dtype: Any, options: dict[str, Any]) -> None:
     model = tiny.model(name, dtype)
-    plain = model.generate(PROMPT, **GREEDY)
+    baseline = model.generate(PROMPT, **GREEDY)
     drafts = paceline_drafts(**options)
     for _ in range(2):
-        assert torch.equal(model.generate(PROMPT, custom_generate=drafts, **GREEDY), plain)
-    figures = drafts.figures
-    assert figures is not None
-    assert figures.tokens == 39
-    assert figures.proposed > 0
-    assert figures.accepted > 0
-    assert figures.rounds == figures.tokens - figures.accepted
-    assert figures.tokens_per_round == 39 / figures.rounds
+        assert torch.equal(model.generate(PROMPT, custom_generate=drafts, **GREEDY), baseline)
+    stats = drafts.stats
+    assert stats is not None
+    assert stats.tokens == 39
+    assert stats.proposed > 0
+    assert stats.accepted > 0
+    assert stats.rounds == stats.tokens - stats.accepted
+    assert stats.tokens_per_round == 39 / stats.rounds
 
 
 PROCESSED: dict[str, Any] = {
@@ -96,47 +96,47 @@ PROCESSED: dict[str, Any] = {
 @pytest.mark.parametrize("options", PROCESSED.values(), ids=PROCESSED)
 def test_logits_processors_see_the_tokens_that_they_would(llama: Any, options: Any) -> None:
     settings = GREEDY | options
-    plain = llama.generate(PROMPT, **settings)
-    for limit in (2, 8):
-        drafts = paceline_drafts(limit=limit)
-        assert torch.equal(llama.generate(PROMPT, custom_generate=drafts, **settings), plain)
-        assert drafts.figures.proposed > 0
+    baseline = llama.generate(PROMPT, **settings)
+    for max_draft_tokens in (2, 8):
+        drafts = paceline_drafts(max_draft_tokens=max_draft_tokens)
+        assert torch.equal(llama.generate(PROMPT, custom_generate=drafts, **settings), baseline)
+        assert drafts.stats.proposed > 0
 
 
 def test_outputs_have_an_entry_per_token(llama: Any) -> None:
     names = ("scores", "logits", "hidden_states")
     wanted: dict[str, Any] = {f"output_{name}": True for name in names}
     wanted["return_dict_in_generate"] = True
-    plain = llama.generate(PROMPT, **GREEDY, **wanted)
-    drafts = paceline_drafts(limit=6)
+    baseline = llama.generate(PROMPT, **GREEDY, **wanted)
+    drafts = paceline_drafts(max_draft_tokens=6)
     drafted = llama.generate(PROMPT, custom_generate=drafts, **GREEDY, **wanted)
-    assert drafts.figures.accepted > 0
-    assert torch.equal(drafted.sequences, plain.sequences)
+    assert drafts.stats.accepted > 0
+    assert torch.equal(drafted.sequences, baseline.sequences)
     for name in names:
-        ours, theirs = getattr(drafted, name), getattr(plain, name)
+        ours, theirs = getattr(drafted, name), getattr(baseline, name)
         assert len(ours) == len(theirs) == 40
         ours, theirs = (
             [entry[-1] if name == "hidden_states" else entry for entry in entries]
             for entries in (ours, theirs)
         )
         assert all(torch.allclose(a, b) for a, b in zip(ours, theirs, strict=True))
-    assert drafted.past_key_values.get_seq_length() == plain.past_key_values.get_seq_length()
+    assert drafted.past_key_values.get_seq_length() == baseline.past_key_values.get_seq_length()
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 20])
 def test_a_draft_doesn_t_pass_the_length(llama: Any, most: int) -> None:
     settings = GREEDY | {"max_new_tokens": most}
-    drafts = paceline_drafts(limit=16)
+    drafts = paceline_drafts(max_draft_tokens=16)
     text = llama.generate(PROMPT, custom_generate=drafts, **settings)
     assert torch.equal(text, llama.generate(PROMPT, **settings))
     assert text.shape[1] == PROMPT.shape[1] + most
-    assert drafts.figures.tokens == most - 1
+    assert drafts.stats.tokens == most - 1
 
 
 @pytest.mark.parametrize("end", range(tiny.TOKENS))
 def test_nothing_is_drafted_behind_an_end_token(llama: Any, end: int, spy: Any) -> None:
     settings = GREEDY | {"eos_token_id": [end, 99]}
-    drafts = paceline_drafts(limit=16)
+    drafts = paceline_drafts(max_draft_tokens=16)
     text = llama.generate(PROMPT, custom_generate=drafts, **settings)
     assert torch.equal(text, llama.generate(PROMPT, **settings))
     assert all(end not in drafted for drafted in spy)
@@ -170,21 +170,23 @@ class EndsWith(StoppingCriteria):
 def test_decoding_stops_inside_what_would_have_been_a_draft() -> None:
     """transformers asks a criterion once a round, and goes on to the round's end."""
     model = tiny.model("gemma3")  # repeats a token
-    plain = model.generate(PROMPT, **GREEDY)[0].tolist()
+    baseline = model.generate(PROMPT, **GREEDY)[0].tolist()
     first = len(PROMPT[0])
     stopped = 0
     for at in range(first + 1, first + 12):
         stop = StoppingCriteriaList([LongerThan(at)])
         settings = GREEDY | {"stopping_criteria": stop}
-        drafts = paceline_drafts(limit=8)
+        drafts = paceline_drafts(max_draft_tokens=8)
         text = model.generate(PROMPT, custom_generate=drafts, **settings)
-        assert text[0].tolist() == plain[: at + 1]
+        assert text[0].tolist() == baseline[: at + 1]
         theirs = model.generate(PROMPT, prompt_lookup_num_tokens=8, **settings)
         stopped += theirs.shape[1] > at + 1
     assert stopped > 0, "their own lookup passes it, or there is nothing to show here"
-    for tokens in ((8, 8, 8), tuple(plain[20:22])):
+    for tokens in ((8, 8, 8), tuple(baseline[20:22])):
         settings = GREEDY | {"stopping_criteria": StoppingCriteriaList([EndsWith(*tokens)])}
-        text = model.generate(PROMPT, custom_generate=paceline_drafts(limit=8), **settings)
+        text = model.generate(
+            PROMPT, custom_generate=paceline_drafts(max_draft_tokens=8), **settings
+        )
         assert torch.equal(text, model.generate(PROMPT, **settings))
 
 
@@ -200,17 +202,17 @@ def letters() -> Any:
 
 def test_stop_strings_end_a_text_inside_a_draft() -> None:
     model, tokenizer = tiny.model("gemma3"), letters()
-    plain = model.generate(PROMPT, **GREEDY)[0].tolist()
-    string = "".join("abcdefghijkl"[token] for token in plain[22:26])
+    baseline = model.generate(PROMPT, **GREEDY)[0].tolist()
+    string = "".join("abcdefghijkl"[token] for token in baseline[22:26])
     settings: dict[str, Any] = GREEDY | {
         "stopping_criteria": [StopStringCriteria(tokenizer, [string])]
     }
-    drafts = paceline_drafts(limit=8)
+    drafts = paceline_drafts(max_draft_tokens=8)
     text = model.generate(PROMPT, custom_generate=drafts, **settings)
     expected = model.generate(PROMPT, stop_strings=[string], tokenizer=tokenizer, **GREEDY)
     assert torch.equal(text, expected)
-    assert PROMPT.shape[1] + 1 < text.shape[1] < len(plain)
-    assert drafts.figures.accepted > 0
+    assert PROMPT.shape[1] + 1 < text.shape[1] < len(baseline)
+    assert drafts.stats.accepted > 0
     with pytest.raises(ValueError, match="tokenizer"):  # not handed on: transformers says so
         model.generate(
             PROMPT, custom_generate=drafts, stop_strings=[string], tokenizer=tokenizer, **GREEDY
@@ -235,7 +237,7 @@ def test_a_criterion_that_needs_scores_is_named(llama: Any) -> None:
     with pytest.raises(SettingError, match="Sure can't judge a drafted token"):
         llama.generate(
             PROMPT,
-            custom_generate=paceline_drafts(limit=4),
+            custom_generate=paceline_drafts(max_draft_tokens=4),
             stopping_criteria=StoppingCriteriaList([Sure()]),
             output_scores=True,
             return_dict_in_generate=True,
@@ -256,18 +258,18 @@ class Heard(BaseStreamer):
 
 def test_a_streamer_hears_every_token_in_order_and_the_end(llama: Any) -> None:
     """transformers doesn't hand a streamer on to a callable: it would wait for ever."""
-    streamer, drafts = Heard(), paceline_drafts(limit=6)
+    streamer, drafts = Heard(), paceline_drafts(max_draft_tokens=6)
     text = llama.generate(PROMPT, custom_generate=drafts, streamer=streamer, **GREEDY)
     heard = list(streamer.tokens.queue)
     assert heard[0] == PROMPT[0].tolist()
     assert heard[-1] is None
     assert [token for piece in heard[:-1] for token in piece] == text[0].tolist()
-    assert len(heard) == drafts.figures.rounds + 3  # prompt, first token, rounds, end
+    assert len(heard) == drafts.stats.rounds + 3  # prompt, first token, rounds, end
     assert max(map(len, heard[1:-1])) > 1
 
 
 def test_a_streamer_is_found_through_a_wrapper(llama: Any) -> None:
-    streamer, drafts = Heard(), paceline_drafts(limit=6)
+    streamer, drafts = Heard(), paceline_drafts(max_draft_tokens=6)
 
     def wrapped(model: Any, input_ids: Any, **options: Any) -> Any:
         return drafts(model, input_ids, **options)
@@ -277,27 +279,27 @@ def test_a_streamer_is_found_through_a_wrapper(llama: Any) -> None:
 
 
 def test_figures_are_of_the_last_call(llama: Any) -> None:
-    drafts = paceline_drafts(limit=6)
-    assert drafts.figures is None
+    drafts = paceline_drafts(max_draft_tokens=6)
+    assert drafts.stats is None
     llama.generate(PROMPT, custom_generate=drafts, **GREEDY)
-    first = drafts.figures
+    first = drafts.stats
     assert 0 < first.accepted <= first.proposed
     assert first.acceptance_rate == first.accepted / first.proposed
     assert 0 < first.draft_s < first.decode_s
     llama.generate(PROMPT, custom_generate=drafts, **(GREEDY | {"max_new_tokens": 1}))
-    assert drafts.figures == figures([])
-    assert drafts.figures.tokens_per_round is None
-    assert drafts.figures.acceptance_rate is None
+    assert drafts.stats == stats([])
+    assert drafts.stats.tokens_per_round is None
+    assert drafts.stats.acceptance_rate is None
 
 
 def test_nothing_of_a_text_reaches_the_next_call(llama: Any, spy: list[list[int]]) -> None:
     other = torch.tensor([[2, 3, 4, 2, 10, 4, 3, 11]])
     for share in (False, True):
-        alone = paceline_drafts(limit=8, share=share)
+        alone = paceline_drafts(max_draft_tokens=8, share=share)
         spy.clear()
         llama.generate(PROMPT, custom_generate=alone, **GREEDY)
         expected = list(spy)
-        after = paceline_drafts(limit=8, share=share)
+        after = paceline_drafts(max_draft_tokens=8, share=share)
         llama.generate(other, custom_generate=after, **GREEDY)
         spy.clear()
         llama.generate(PROMPT, custom_generate=after, **GREEDY)
@@ -337,8 +339,8 @@ def test_costs_are_learned_over_all_calls_of_a_model(llama: Any) -> None:
     drafts = paceline_drafts()
     llama.generate(PROMPT, custom_generate=drafts, **GREEDY)
     costs = drafts._server(llama).costs
-    assert not costs.needs_plain(1)
-    assert drafts._server(tiny.model("llama")).costs.needs_plain(1)
+    assert not costs.needs_baseline(1)
+    assert drafts._server(tiny.model("llama")).costs.needs_baseline(1)
     assert drafts._server(llama).costs is costs
 
 
@@ -352,7 +354,7 @@ def test_an_error_leaves_nothing_behind(llama: Any) -> None:
                 raise RuntimeError("broken")
             return scores
 
-    drafts = paceline_drafts(limit=6)
+    drafts = paceline_drafts(max_draft_tokens=6)
     with pytest.raises(RuntimeError, match="broken"):
         llama.generate(
             PROMPT,
@@ -360,16 +362,16 @@ def test_an_error_leaves_nothing_behind(llama: Any) -> None:
             logits_processor=LogitsProcessorList([Broken()]),
             **GREEDY,
         )
-    assert drafts.figures.rounds > 0
+    assert drafts.stats.rounds > 0
     assert not any(getattr(d, "_states", None) or getattr(d, "_tables", None)
                    for d in drafts.drafts.values())  # fmt: skip
-    plain = llama.generate(PROMPT, **GREEDY)
-    assert torch.equal(llama.generate(PROMPT, custom_generate=drafts, **GREEDY), plain)
+    baseline = llama.generate(PROMPT, **GREEDY)
+    assert torch.equal(llama.generate(PROMPT, custom_generate=drafts, **GREEDY), baseline)
 
 
 def test_two_threads_may_use_one_callable(llama: Any) -> None:
     prompts = [PROMPT, PROMPT.flip(1)]
-    plain = [llama.generate(prompt, **GREEDY) for prompt in prompts]
+    baseline = [llama.generate(prompt, **GREEDY) for prompt in prompts]
     drafts = paceline_drafts(share=True)
     results: dict[int, list[Any]] = {0: [], 1: []}
 
@@ -385,21 +387,21 @@ def test_two_threads_may_use_one_callable(llama: Any) -> None:
         thread.join()
     for number, texts in results.items():
         assert len(texts) == 3
-        assert all(torch.equal(text, plain[number]) for text in texts)
+        assert all(torch.equal(text, baseline[number]) for text in texts)
 
 
 def test_embeddings_instead_of_tokens(llama: Any) -> None:
     embedded = llama.get_input_embeddings()(PROMPT)
-    plain = llama.generate(inputs_embeds=embedded, **GREEDY)
-    drafts = paceline_drafts(limit=6)
+    baseline = llama.generate(inputs_embeds=embedded, **GREEDY)
+    drafts = paceline_drafts(max_draft_tokens=6)
     text = llama.generate(inputs_embeds=embedded, custom_generate=drafts, **GREEDY)
-    assert torch.equal(text, plain)
-    assert drafts.figures.accepted > 0
+    assert torch.equal(text, baseline)
+    assert drafts.stats.accepted > 0
 
 
 def offered(model: Any, prompt: list[int], **settings: Any) -> list[int]:
     """What is drafted behind a prompt once its last token was emitted."""
-    drafts = paceline_drafts("lookup", limit=8)
+    drafts = paceline_drafts("lookup", max_draft_tokens=8)
     candidates = drafts.candidates(model, prepared(model, **settings))
     read = torch.tensor([prompt[:-1]])
     assert torch.equal(candidates.get_candidates(read)[0], read)
@@ -415,7 +417,9 @@ def offered(model: Any, prompt: list[int], **settings: Any) -> list[int]:
 
 def test_a_draft_leaves_room_for_the_token_behind_it(llama: Any) -> None:
     text = [5, 6, 9, 8, 7, 4, 5, 6]
-    assert [len(offered(llama, text, max_length=8 + room)) for room in (1, 2, 4)] == [0, 1, 3]
+    assert [
+        len(offered(llama, text, max_length=8 + remaining_tokens)) for remaining_tokens in (1, 2, 4)
+    ] == [0, 1, 3]
 
 
 def test_a_draft_ends_before_an_end_token(llama: Any) -> None:
@@ -430,7 +434,7 @@ def test_ends_and_lengths_of_criteria_count_as_the_call_s_do(llama: Any) -> None
     text = [5, 6, 9, 8, 7, 4, 5, 6]
 
     def offered_with(*criteria: StoppingCriteria) -> list[int]:
-        candidates = paceline_drafts("lookup", limit=8).candidates(
+        candidates = paceline_drafts("lookup", max_draft_tokens=8).candidates(
             llama, prepared(llama), StoppingCriteriaList(criteria)
         )
         read, whole = torch.tensor([text[:-1]]), torch.tensor([text])
@@ -460,19 +464,19 @@ def prepared(model: Any, **settings: Any) -> Any:
 
 
 def test_candidates_can_be_handed_over_by_hand(llama: Any, monkeypatch: Any) -> None:
-    drafts = paceline_drafts(limit=6)
+    drafts = paceline_drafts(max_draft_tokens=6)
     made = []
 
     def candidates(generation_config: Any, **_: Any) -> Any:
         made.append(drafts.candidates(llama, generation_config))
         return made[-1]
 
-    plain = llama.generate(PROMPT, **GREEDY)
+    baseline = llama.generate(PROMPT, **GREEDY)
     monkeypatch.setattr(llama, "_get_candidate_generator", candidates, raising=False)
     text = llama.generate(PROMPT, prompt_lookup_num_tokens=1, **GREEDY)
     monkeypatch.undo()
     made[0].close()
-    assert torch.equal(text, plain)
+    assert torch.equal(text, baseline)
     assert sum(round.accepted for round in made[0].rounds) > 0
 
 
@@ -506,7 +510,7 @@ def test_what_can_t_be_honoured_is_refused_by_name(llama: Any, options: Any, sai
     settings = {"inputs": PROMPT} | GREEDY | options
     with pytest.raises(SettingError, match=said):
         llama.generate(custom_generate=drafts, **settings)
-    assert drafts.figures is None
+    assert drafts.stats is None
 
 
 def test_an_assistant_is_refused_though_generate_doesn_t_hand_it_on(llama: Any) -> None:
@@ -524,9 +528,9 @@ def test_a_filled_cache_is_refused(llama: Any) -> None:
         llama(PROMPT[:, :-1], past_key_values=held)
         return held
 
-    plain = llama.generate(PROMPT, past_key_values=cache(), **GREEDY)
+    baseline = llama.generate(PROMPT, past_key_values=cache(), **GREEDY)
     theirs = llama.generate(PROMPT, past_key_values=cache(), prompt_lookup_num_tokens=4, **GREEDY)
-    assert not torch.equal(theirs, plain), "mended there: it needn't be refused here"
+    assert not torch.equal(theirs, baseline), "mended there: it needn't be refused here"
     with pytest.raises(SettingError, match="past_key_values holds 12 tokens already"):
         llama.generate(PROMPT, past_key_values=cache(), custom_generate=paceline_drafts(), **GREEDY)
 
@@ -559,10 +563,10 @@ def test_a_draft_that_can_t_draft_here_is_refused(draft: Any, said: str) -> None
         paceline_drafts(draft)
 
 
-@pytest.mark.parametrize("limit", [0, -1, 33])
-def test_a_limit_out_of_range_is_refused(limit: int) -> None:
-    with pytest.raises(SettingError, match=f"limit is {limit}"):
-        paceline_drafts(limit=limit)
+@pytest.mark.parametrize("max_draft_tokens", [0, -1, 33])
+def test_a_limit_out_of_range_is_refused(max_draft_tokens: int) -> None:
+    with pytest.raises(SettingError, match=f"limit is {max_draft_tokens}"):
+        paceline_drafts(max_draft_tokens=max_draft_tokens)
 
 
 def test_transformers_without_the_loop_is_named(llama: Any, monkeypatch: Any) -> None:
@@ -577,8 +581,8 @@ def test_the_policy_may_choose_not_to_draft(llama: Any, monkeypatch: Any) -> Non
     drafts = paceline_drafts()
     text = llama.generate(PROMPT, custom_generate=drafts, **GREEDY)
     assert torch.equal(text, llama.generate(PROMPT, **GREEDY))
-    assert drafts.figures.rounds == drafts.figures.tokens == 39
-    assert drafts.figures.drafted_rounds == drafts.figures.proposed == 0
+    assert drafts.stats.rounds == drafts.stats.tokens == 39
+    assert drafts.stats.drafted_rounds == drafts.stats.proposed == 0
 
 
 def test_importing_it_loads_no_model_library() -> None:

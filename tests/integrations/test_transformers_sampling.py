@@ -1,4 +1,4 @@
-"""Sampled text with our drafts inside transformers follows the law of plain sampling."""
+"""Sampled text with our drafts inside transformers follows the distribution of plain sampling."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Script:
         return drawn
 
 
-def law(monkeypatch: Any, generate: Callable[[], Any]) -> dict[tuple[int, ...], float]:
+def distribution(monkeypatch: Any, generate: Callable[[], Any]) -> dict[tuple[int, ...], float]:
     """The chance of each text, from all ways in which its draws can come out."""
     found: dict[tuple[int, ...], float] = defaultdict(float)
     ahead: list[int] | None = []
@@ -85,7 +85,7 @@ def law(monkeypatch: Any, generate: Callable[[], Any]) -> dict[tuple[int, ...], 
 
 
 SETTINGS: dict[str, Any] = {
-    "plain": {},
+    "baseline": {},
     "warm": {"temperature": 1.7},
     "penalty": {"repetition_penalty": 1.5, "temperature": 0.8},
     "bias": {"sequence_bias": [[[0, 1], -1.0], [[1, 1, 0], 2.0]]},
@@ -95,22 +95,22 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("options", SETTINGS.values(), ids=SETTINGS)
-def test_every_text_has_the_chance_it_has_in_plain_sampling(
+def test_every_text_has_the_rng_it_has_in_baseline_sampling(
     model: Any, options: Any, monkeypatch: Any
 ) -> None:
     settings = SAMPLED | options
-    drafts = paceline_drafts(["lookup:min_match=1", "recycle"], limit=2)
+    drafts = paceline_drafts(["lookup:min_match=1", "recycle"], max_draft_tokens=2)
     proposed = accepted = 0
 
     def drafted() -> Any:
         nonlocal proposed, accepted
         text = model.generate(PROMPT, custom_generate=drafts, **settings)
-        proposed += drafts.figures.proposed
-        accepted += drafts.figures.accepted
+        proposed += drafts.stats.proposed
+        accepted += drafts.stats.accepted
         return text
 
-    theirs = law(monkeypatch, lambda: model.generate(PROMPT, **settings))
-    ours = law(monkeypatch, drafted)
+    theirs = distribution(monkeypatch, lambda: model.generate(PROMPT, **settings))
+    ours = distribution(monkeypatch, drafted)
     assert 0 < accepted < proposed
     assert set(ours) == set(theirs)
     assert all(math.isclose(ours[text], theirs[text], abs_tol=1e-5) for text in theirs)
@@ -135,14 +135,14 @@ def test_the_enumeration_finds_a_draft_that_is_taken_too_often(
 
     monkeypatch.setattr(DraftCandidates, "get_candidates", sure)
     monkeypatch.setattr(torch, "rand_like", lambda rows, **_: torch.full_like(rows, 0.5))
-    drafts = paceline_drafts(["lookup:min_match=1"], limit=2)
+    drafts = paceline_drafts(["lookup:min_match=1"], max_draft_tokens=2)
     patches = pytest.MonkeyPatch()
-    theirs = law(patches, lambda: model.generate(PROMPT, **SAMPLED))
-    ours = law(patches, lambda: model.generate(PROMPT, custom_generate=drafts, **SAMPLED))
+    theirs = distribution(patches, lambda: model.generate(PROMPT, **SAMPLED))
+    ours = distribution(patches, lambda: model.generate(PROMPT, custom_generate=drafts, **SAMPLED))
     assert max(abs(ours[text] - theirs[text]) for text in theirs) > 0.01
 
 
-def test_the_policy_doesn_t_bend_the_law(model: Any) -> None:
+def test_the_policy_doesn_t_bend_the_distribution(model: Any) -> None:
     """Under a shared policy its limits depend on earlier texts, so draws are counted: 250 texts,
     chi-square over the four pairs of last tokens. With another seed it would fail by chance in 1 of
     10,000 runs; the seed is fixed, and so are the seconds."""
@@ -154,20 +154,20 @@ def test_the_policy_doesn_t_bend_the_law(model: Any) -> None:
     count, proposed = 250, 0
     chances: dict[tuple[int, ...], float] = {}
     with pytest.MonkeyPatch.context() as patches:
-        chances = law(patches, lambda: model.generate(PROMPT, **settings))
+        chances = distribution(patches, lambda: model.generate(PROMPT, **settings))
     seen: dict[tuple[int, ...], int] = defaultdict(int)
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(LearnedCosts, "round_s", lambda self, sequences=1, context=0: table)
-        patches.setattr(LearnedCosts, "needs_plain", lambda self, sequences: False)
+        patches.setattr(LearnedCosts, "needs_baseline", lambda self, sequences: False)
         torch.manual_seed(11)
         for _ in range(count):
             text = model.generate(PROMPT, custom_generate=drafts, **settings)
             seen[tuple(text[0, PROMPT.shape[1] :].tolist()[2:])] += 1
-            proposed += drafts.figures.proposed
+            proposed += drafts.stats.proposed
     assert proposed > count / 2
     pairs: dict[tuple[int, ...], float] = defaultdict(float)
-    for text, chance in chances.items():
-        pairs[text[2:]] += chance
+    for text, rng in chances.items():
+        pairs[text[2:]] += rng
     square = sum((seen[p] - count * c) ** 2 / (count * c) for p, c in pairs.items())
     assert len(pairs) == 4
     assert square < 21.1  # the 0.9999 quantile for 3 degrees of freedom

@@ -45,8 +45,8 @@ def repeating(text: Sequence[int]) -> int:
 
 
 def asked(number: int, *, prompt: int = 60, count: int = 120) -> Asked:
-    chance = random.Random(number)
-    return Asked([OWN * number + chance.randrange(9) for _ in range(prompt)], count)
+    rng = random.Random(number)
+    return Asked([OWN * number + rng.randrange(9) for _ in range(prompt)], count)
 
 
 def plainly(request: Asked) -> list[int]:
@@ -69,13 +69,13 @@ def test_texts_are_the_targets_and_drafts_are_accepted() -> None:
 def test_rows_that_move_and_are_used_again_leak_nothing(seed: int) -> None:
     """Twenty requests over four rows that change places at every step, their prompts read in
     parts: whatever is proposed is of the request's own text."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     requests = [
-        asked(number, prompt=chance.randrange(5, 150), count=chance.randrange(5, 90))
+        asked(number, prompt=rng.randrange(5, 150), count=rng.randrange(5, 90))
         for number in range(20)
     ]
     proposer = Proposer(configuration())
-    Runner(proposer, repeating, rows=4, chunk=32, shuffle=chance).run(requests)
+    Runner(proposer, repeating, rows=4, chunk=32, shuffle=rng).run(requests)
     for number, request in enumerate(requests):
         assert request.output[: request.count] == plainly(request)
         for proposal in request.proposals:
@@ -178,7 +178,7 @@ def test_what_is_recorded_is_what_happened() -> None:
         assert sum(round.proposed for round in rounds) == sum(map(len, request.proposals[:-1]))
 
 
-def test_the_first_step_of_so_many_sequences_is_plain() -> None:
+def test_the_first_step_of_so_many_sequences_is_baseline() -> None:
     """Else there would be nothing to compare drafted ones with."""
     request = Asked([1, 2, 3, 4] * 20, 40)
     Runner(Proposer(configuration()), lambda text: text[-4]).run([request])
@@ -284,7 +284,7 @@ def test_costs_are_learned_from_steps_of_known_sequences_only(
         "observe",
         lambda rows, sequences, context, seconds: learned.append((rows, sequences, seconds)),
     )
-    monkeypatch.setattr(proposer._server.costs, "needs_plain", lambda sequences: False)
+    monkeypatch.setattr(proposer._server.costs, "needs_baseline", lambda sequences: False)
 
     class Telling(Runner):
         def before_step(self) -> None:
@@ -339,8 +339,8 @@ def test_the_targets_rows_are_seen_and_each_at_its_place(drafts: list[str]) -> N
     scoring = Scoring(proposer, after_two, shuffle=random.Random(1))
     scoring.model = Model()
     proposer.load_model(scoring.model)
-    chance = random.Random(3)
-    requests = [Asked([chance.randrange(24) for _ in range(20)], 150) for _ in range(4)]
+    rng = random.Random(3)
+    requests = [Asked([rng.randrange(24) for _ in range(20)], 150) for _ in range(4)]
     tables: list[Any] = []
     learner = proposer._server.drafts["recycle"]
     closing = learner.close
@@ -434,7 +434,7 @@ def test_options_that_are_none_are_refused(options: dict[str, Any], words: str) 
 
 def test_drafts_that_need_forwards_or_trees_are_refused() -> None:
     with pytest.raises(SettingError, match="recycle:branches=1"):
-        Server({"recycle": RecycleDraft()}, limit=4)
+        Server({"recycle": RecycleDraft()}, max_draft_tokens=4)
 
 
 def test_lookup_alone_needs_nothing_of_the_target() -> None:

@@ -46,7 +46,7 @@ def refused(pattern: str, model: DemoModel = MODEL, delays: tuple[float, ...] = 
     with pytest.raises(DownloadError, match=pattern) as caught:
         quiet(model, delays)
     assert not path_of(model).exists()
-    assert caught.value.cure
+    assert caught.value.hint
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

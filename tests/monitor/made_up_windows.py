@@ -17,7 +17,7 @@ def window(
     *,
     acceptance: float = 0.6,
     cost: float = 1.6,
-    limit: int = 4,
+    max_draft_tokens: int = 4,
     drafts: bool = True,
     seconds: float = 60.0,
     token_s: float = 0.02,
@@ -32,22 +32,22 @@ def window(
                  of it (other neighbours, longer contexts)
     undrafted    share of rounds without a draft
     """
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     width = seconds / READINGS
-    rows = [[0.0] * (6 + limit) for _ in range(READINGS)]
+    rows = [[0.0] * (6 + max_draft_tokens) for _ in range(READINGS)]
     now = 0.0
     while now < seconds:
-        left = chance.randrange(40, 200)
-        share = min(0.98, max(0.02, chance.gauss(acceptance, spread * acceptance)))
-        pace = token_s * math.exp(chance.gauss(0, spread / 4))
+        left = rng.randrange(40, 200)
+        share = min(0.98, max(0.02, rng.gauss(acceptance, spread * acceptance)))
+        pace = token_s * math.exp(rng.gauss(0, spread / 4))
         now += 0.05
         rows[min(int(now / width), READINGS - 1)][4] += 1
         while left > 0 and now < seconds:
-            drafted = drafts and chance.random() >= undrafted
+            drafted = drafts and rng.random() >= undrafted
             accepted = 0
-            while drafted and accepted < limit and chance.random() < share:
+            while drafted and accepted < max_draft_tokens and rng.random() < share:
                 accepted += 1
-            taken = pace * (cost if drafted else 1.0) * (0.9 + 0.2 * chance.random())
+            taken = pace * (cost if drafted else 1.0) * (0.9 + 0.2 * rng.random())
             now += taken
             left -= 1 + accepted
             row = rows[min(int(now / width), READINGS - 1)]
@@ -58,17 +58,17 @@ def window(
             row[5] += 1
             for place in range(accepted):
                 row[6 + place] += 1
-    parts = tuple(counters(row, limit, drafts) for row in rows)
+    parts = tuple(counters(row, max_draft_tokens, drafts) for row in rows)
     whole = [sum(column) for column in zip(*rows, strict=True)]
-    return Window(0.0, seconds, counters(whole, limit, drafts), parts)
+    return Window(0.0, seconds, counters(whole, max_draft_tokens, drafts), parts)
 
 
-def counters(row: Sequence[float], limit: int, drafts: bool) -> Counters:
+def counters(row: Sequence[float], max_draft_tokens: int, drafts: bool) -> Counters:
     timed_s, tokens, drafted, accepted, firsts, rounds = map(float, row[:6])
     return Counters(
         "vLLM",
         drafts=drafted if drafts else None,
-        drafted=limit * drafted if drafts else None,
+        drafted=max_draft_tokens * drafted if drafts else None,
         accepted=accepted if drafts else None,
         generated=tokens + firsts,
         firsts=firsts,

@@ -24,17 +24,17 @@ from paceline.monitor.counters import (
     series_of,
 )
 from paceline.monitor.dialects import WANTED
-from paceline.monitor.prometheus import Page, parse_page, scrape
+from paceline.monitor.prometheus import Metrics, parse_metrics, scrape
 
-PAGES = Path(__file__).parent / "pages"
+PAGES = Path(__file__).parent / "metrics"
 
 
-def page(name: str) -> Page:
-    return parse_page((PAGES / f"{name}.txt").read_text(encoding="utf-8"))
+def metrics(name: str) -> Metrics:
+    return parse_metrics((PAGES / f"{name}.txt").read_text(encoding="utf-8"))
 
 
 def counters(name: str) -> Counters:
-    return read_counters(page(name))
+    return read_counters(metrics(name))
 
 
 # Each server's own way of counting.
@@ -54,13 +54,13 @@ def test_vllm_counts_only_rounds_with_a_draft() -> None:
 
 
 def test_vllm_without_drafts_counts_none_and_not_zero() -> None:
-    plain = counters("vllm-0.32-plain")
-    assert plain.server == "vLLM"
-    assert plain.generated == 60
-    assert not plain.has_drafts
-    assert plain.drafts is None
-    assert plain.acceptance_rate is None
-    assert plain.accepted_at == ()
+    baseline = counters("vllm-0.32-plain")
+    assert baseline.server == "vLLM"
+    assert baseline.generated == 60
+    assert not baseline.has_drafts
+    assert baseline.drafts is None
+    assert baseline.acceptance_rate is None
+    assert baseline.accepted_at == ()
 
 
 def test_llamacpp_counts_the_same_under_its_own_names() -> None:
@@ -125,7 +125,7 @@ def trtllm(
         for kind, values in places
         for i, n in enumerate(values)
     )
-    return read_counters(parse_page(text, WANTED))
+    return read_counters(parse_metrics(text, WANTED))
 
 
 def test_tensorrt_llms_answers_in_flight_are_not_mixed_with_ended_ones() -> None:
@@ -165,7 +165,7 @@ def test_vllm_tells_all_rounds_by_its_intervals() -> None:
         'vllm:inter_token_latency_seconds_sum{model_name="m"} 2.36\n'
         'vllm:iteration_tokens_total_count{model_name="m"} 15\n'
     )
-    found = read_counters(parse_page(text, WANTED))
+    found = read_counters(parse_metrics(text, WANTED))
     assert (found.rounds, found.firsts, found.timed_tokens) == (14, 1, 59)
     assert found.tokens_per_drafted_round == 5
     assert found.tokens_per_round == pytest.approx(59 / 14)
@@ -180,10 +180,10 @@ def test_older_vllm_names_its_intervals_otherwise() -> None:
         "vllm:time_per_output_token_seconds_count 14\n"
         "vllm:time_per_output_token_seconds_sum 2.36\n"
     )
-    found = read_counters(parse_page(text, WANTED))
+    found = read_counters(parse_metrics(text, WANTED))
     assert found.s_per_token == pytest.approx(0.04)
     both = text + "vllm:inter_token_latency_seconds_sum 2.36\n"
-    assert read_counters(parse_page(both, WANTED)).s_per_token == pytest.approx(0.04)
+    assert read_counters(parse_metrics(both, WANTED)).s_per_token == pytest.approx(0.04)
 
 
 def test_llamacpp_tells_its_load_and_times_since_the_start() -> None:
@@ -196,15 +196,15 @@ def test_llamacpp_tells_its_load_and_times_since_the_start() -> None:
 def test_a_build_of_llamacpp_without_counters_of_drafts_has_none_and_not_zero() -> None:
     lines = (PAGES / "llamacpp-ngram-simple.txt").read_text(encoding="utf-8").split("\n")
     older = "\n".join(line for line in lines if "spec_decode" not in line)
-    found = read_counters(parse_page(older, WANTED))
+    found = read_counters(parse_metrics(older, WANTED))
     assert found.server == "llama.cpp"
     assert not found.has_drafts
     assert found.s_per_token is not None
 
 
 def test_names_with_and_without_total_are_the_same_counter() -> None:
-    bare = parse_page("vllm:generation_tokens 5\nvllm:spec_decode_num_drafts 2\n", WANTED)
-    full = parse_page("vllm:generation_tokens_total 5\nvllm:spec_decode_num_drafts_total 2\n")
+    bare = parse_metrics("vllm:generation_tokens 5\nvllm:spec_decode_num_drafts 2\n", WANTED)
+    full = parse_metrics("vllm:generation_tokens_total 5\nvllm:spec_decode_num_drafts_total 2\n")
     assert read_counters(bare) == read_counters(full)
     assert read_counters(bare).drafts == 2
 
@@ -215,9 +215,9 @@ def test_sglang_shares_an_interval_among_its_tokens() -> None:
         'sglang:inter_token_latency_seconds_count{model_name="m"} 100\n'
         'sglang:num_running_reqs{model_name="m"} 4\n'
     )
-    page = parse_page(text, WANTED)
-    assert read_counters(page).s_per_token == pytest.approx(0.03)
-    assert load_of(page) == (4, None)
+    metrics = parse_metrics(text, WANTED)
+    assert read_counters(metrics).s_per_token == pytest.approx(0.03)
+    assert load_of(metrics) == (4, None)
 
 
 def test_tensorrt_llm_counts_answers_by_their_decode_times() -> None:
@@ -226,7 +226,7 @@ def test_tensorrt_llm_counts_answers_by_their_decode_times() -> None:
         'trtllm_request_decode_time_seconds_sum{model_name="m"} 3\n'
         'trtllm_request_decode_time_seconds_count{model_name="m"} 1\n'
     )
-    found = read_counters(parse_page(text, WANTED))
+    found = read_counters(parse_metrics(text, WANTED))
     assert found.s_per_token == pytest.approx(0.05)
 
 
@@ -241,27 +241,27 @@ def test_dynamo_workers_on_one_page_add_up_and_can_be_chosen() -> None:
         DYNAMO.format(part=part, worker=worker, value=value)
         for part, worker, value in (("decode", 1, 30), ("decode", 2, 40), ("prefill", 3, 5))
     )
-    page = parse_page(text, WANTED)
-    assert read_counters(page).generated == 75
-    assert read_counters(page, labels={"dynamo_component": "decode"}).generated == 70
+    metrics = parse_metrics(text, WANTED)
+    assert read_counters(metrics).generated == 75
+    assert read_counters(metrics, labels={"dynamo_component": "decode"}).generated == 70
 
 
 def test_a_worker_that_began_anew_is_seen_though_the_sum_grew() -> None:
-    def page(one: int, other: int) -> Page:
+    def metrics(one: int, other: int) -> Metrics:
         rows = ((1, one), (2, other))
         text = "".join(DYNAMO.format(part="decode", worker=w, value=v) for w, v in rows)
-        return parse_page(text, WANTED)
+        return parse_metrics(text, WANTED)
 
-    before, after = page(30, 40), page(90, 1)
+    before, after = metrics(30, 40), metrics(90, 1)
     assert between(read_counters(before), read_counters(after)) is not None
     reason = fell(series_of(before), series_of(after))
     assert reason == ("vllm:generation_tokens_total (engine 0, worker_id 2) went back from 40 to 1")
-    assert fell(series_of(before), series_of(page(30, 40))) is None
+    assert fell(series_of(before), series_of(metrics(30, 40))) is None
 
 
 def test_a_process_that_started_anew_and_a_counter_that_vanished_are_named() -> None:
     def series(text: str) -> Series:
-        return series_of(parse_page(text, WANTED))
+        return series_of(parse_metrics(text, WANTED))
 
     old = "process_start_time_seconds 5\nvllm:generation_tokens_total 3\n"
     assert "started anew" in str(fell(series(old), series(old.replace("5", "6"))))
@@ -269,16 +269,18 @@ def test_a_process_that_started_anew_and_a_counter_that_vanished_are_named() -> 
 
 
 def test_what_is_no_number_counts_nothing() -> None:
-    page = parse_page("vllm:generation_tokens_total NaN\nvllm:num_requests_running +Inf\n", WANTED)
-    assert read_counters(page).generated is None
-    assert load_of(page) == (None, None)
-    assert series_of(page) == {}
+    metrics = parse_metrics(
+        "vllm:generation_tokens_total NaN\nvllm:num_requests_running +Inf\n", WANTED
+    )
+    assert read_counters(metrics).generated is None
+    assert load_of(metrics) == (None, None)
+    assert series_of(metrics) == {}
 
 
 def test_gauges_may_fall() -> None:
     def series(value: float) -> Series:
         text = f"vllm:generation_tokens_total 3\nvllm:num_requests_running {value}\n"
-        return series_of(parse_page(text, WANTED))
+        return series_of(parse_metrics(text, WANTED))
 
     assert fell(series(4), series(1)) is None
 
@@ -318,7 +320,7 @@ def test_a_counter_that_appears_began_at_nothing() -> None:
     assert (grown.steps, grown.generated) == (50, 120)
 
 
-def test_stretches_add_up_and_what_one_lacks_is_unknown() -> None:
+def test_segments_add_up_and_what_one_lacks_is_unknown() -> None:
     one = between(counters("vllm-0.32-ngram-before"), counters("vllm-0.32-ngram-after"))
     assert one is not None
     both = one + one
@@ -339,14 +341,14 @@ def test_series_of_several_engines_add_up_and_models_are_kept_apart() -> None:
         f'vllm:generation_tokens_total{{engine="{engine}",model_name="{model}"}} {value}'
         for engine, model, value in ((0, "a", 3), (1, "a", 4), (0, "b", 50))
     )
-    assert read_counters(parse_page(text), "a").generated == 7
-    assert read_counters(parse_page(text), "b").generated == 50
+    assert read_counters(parse_metrics(text), "a").generated == 7
+    assert read_counters(parse_metrics(text), "b").generated == 50
     with pytest.raises(SettingError, match="a, b"):
-        read_counters(parse_page(text), "c")
+        read_counters(parse_metrics(text), "c")
 
 
 def test_a_page_of_nobody_we_know_counts_nothing() -> None:
-    other = parse_page("# TYPE up gauge\nup 1\n")
+    other = parse_metrics("# TYPE up gauge\nup 1\n")
     assert dialect_of(other) is None
     assert read_counters(other) == Counters()
 
@@ -354,7 +356,7 @@ def test_a_page_of_nobody_we_know_counts_nothing() -> None:
 @pytest.mark.parametrize("text", ["<html></html>", '[{"iter": 1}]', "{}", '{"a": 1}', "hello"])
 def test_what_is_no_page_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Prometheus"):
-        parse_page(text)
+        parse_metrics(text)
 
 
 def test_nobody_at_the_address_is_one_sentence() -> None:

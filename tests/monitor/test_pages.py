@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.monitor.dialects import WANTED
-from paceline.monitor.prometheus import Page, Sample, cut_off, parse_page
+from paceline.monitor.prometheus import Metrics, Sample, cut_off, parse_metrics
 
-PAGES = sorted((Path(__file__).parent / "pages").glob("*.txt"))
+PAGES = sorted((Path(__file__).parent / "metrics").glob("*.txt"))
 
 # A page as a server may write it.
 
@@ -80,12 +80,12 @@ def same(one: Sample, other: Sample) -> bool:
 @settings(max_examples=150, deadline=None)
 @given(st.lists(families(), min_size=1, max_size=5, unique_by=lambda one: one[1][0]), st.data())
 def test_wanted_names_are_read_as_the_library_reads_them(
-    page: list[tuple[str, list[str]]], data: st.DataObject
+    metrics: list[tuple[str, list[str]]], data: st.DataObject
 ) -> None:
-    text = "\n".join(lines for lines, _ in page) + "\n"
-    whole = parse_page(text)
+    text = "\n".join(lines for lines, _ in metrics) + "\n"
+    whole = parse_metrics(text)
     wanted = set(data.draw(st.lists(st.sampled_from(sorted({s.name for s in whole.samples})))))
-    some = parse_page(text, wanted)
+    some = parse_metrics(text, wanted)
     expected = [sample for sample in whole.samples if sample.name in wanted]
     read = [sample for sample in some.samples if sample.name in wanted]
     assert len(read) == len(expected)
@@ -95,7 +95,7 @@ def test_wanted_names_are_read_as_the_library_reads_them(
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_real_pages_give_the_same_whether_read_in_whole_or_by_name(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    whole, some = parse_page(text), parse_page(text, WANTED)
+    whole, some = parse_metrics(text), parse_metrics(text, WANTED)
     assert some.samples == tuple(s for s in whole.samples if s.name in WANTED)
     assert {name.removesuffix("_total") for name in whole.names} == {
         name.removesuffix("_total") for name in some.names
@@ -103,13 +103,15 @@ def test_real_pages_give_the_same_whether_read_in_whole_or_by_name(path: Path) -
 
 
 def test_labels_may_hold_braces_quotes_and_line_feeds() -> None:
-    page = parse_page('a_total{x="} 5 {",y="\\"\\n\\\\"} 7\n', {"a_total"})
-    assert page.samples == (Sample("a_total", {"x": "} 5 {", "y": '"\n\\'}, 7.0),)
+    metrics = parse_metrics('a_total{x="} 5 {",y="\\"\\n\\\\"} 7\n', {"a_total"})
+    assert metrics.samples == (Sample("a_total", {"x": "} 5 {", "y": '"\n\\'}, 7.0),)
 
 
 def test_a_counter_without_total_is_read_under_the_name_with_it() -> None:
-    page = parse_page("# TYPE vllm:generation_tokens counter\nvllm:generation_tokens 5\n", WANTED)
-    assert page.samples == (Sample("vllm:generation_tokens_total", {}, 5.0),)
+    metrics = parse_metrics(
+        "# TYPE vllm:generation_tokens counter\nvllm:generation_tokens 5\n", WANTED
+    )
+    assert metrics.samples == (Sample("vllm:generation_tokens_total", {}, 5.0),)
 
 
 @pytest.mark.parametrize("wanted", [None, WANTED])
@@ -118,7 +120,7 @@ def test_a_counter_without_total_is_read_under_the_name_with_it() -> None:
 )
 def test_what_is_no_page_is_refused_however_it_is_read(text: str, wanted: set[str] | None) -> None:
     with pytest.raises(ValueError, match="Prometheus"):
-        parse_page(text, wanted)
+        parse_metrics(text, wanted)
 
 
 def test_a_page_cut_off_is_noticed() -> None:
@@ -133,6 +135,6 @@ def test_a_page_cut_off_is_noticed() -> None:
 
 
 def test_names_are_known_whether_read_or_not() -> None:
-    page = parse_page("a 1\nb 2\n", {"a"})
-    assert page.names == {"a", "b"}
-    assert page == Page((Sample("a", {}, 1.0),), frozenset({"b"}))
+    metrics = parse_metrics("a 1\nb 2\n", {"a"})
+    assert metrics.names == {"a", "b"}
+    assert metrics == Metrics((Sample("a", {}, 1.0),), frozenset({"b"}))

@@ -19,17 +19,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
 from paceline.monitor.exporter import GAUGES, Exporter
-from paceline.monitor.lines import block, document, notice
+from paceline.monitor.lines import block, document, warning
 from paceline.monitor.recorded import Recorded, read_windows
 from paceline.monitor.verdict import STATES, judge
 from paceline.monitor.window import Window
 
 
 def test_a_block_says_it_all_within_80_columns() -> None:
-    plain = window(4, drafts=False, spread=0.05, seconds=300)
+    baseline = window(4, drafts=False, spread=0.05, seconds=300)
     for cost, state in ((1.4, "paying"), (2.34, "breaking even"), (4.0, "losing")):
         one = window(3, cost=cost, spread=0.05, seconds=300)
-        text = block(one, judge(one, baseline=[plain]))
+        text = block(one, judge(one, baseline=[baseline]))
         assert f"  {state}: " in text.split("\n")[0], text
         assert max(map(len, text.split("\n"))) <= 80
         for label in ("load", "rounds", "accepted", "time", "why"):
@@ -37,14 +37,14 @@ def test_a_block_says_it_all_within_80_columns() -> None:
 
 
 def test_an_unknown_verdict_with_a_value_is_called_unknown() -> None:
-    one, plain = window(3, cost=2.2, spread=0.6), window(4, drafts=False, spread=0.6)
-    found = judge(one, baseline=[plain])
+    one, baseline = window(3, cost=2.2, spread=0.6), window(4, drafts=False, spread=0.6)
+    found = judge(one, baseline=[baseline])
     assert found.state == "unknown"
     assert "unknown: " in block(one, found).split("\n")[0]
 
 
 def test_wide_numbers_and_long_drafts_stay_within_80_columns() -> None:
-    one = window(3, limit=48, acceptance=0.97, spread=0.01)
+    one = window(3, max_draft_tokens=48, acceptance=0.97, spread=0.01)
     big = replace(one, total=replace(one.total, generated=12_345_678_901.0, drafted=9e12))
     text = block(replace(big, running=512.0, waiting=123_456.0), judge(big))
     assert max(map(len, text.split("\n"))) <= 80
@@ -77,25 +77,25 @@ def test_a_gauge_of_the_last_interval_is_called_one() -> None:
 
 
 def test_a_document_holds_the_verdict_and_its_numbers() -> None:
-    one, plain = window(3, cost=1.4), window(4, drafts=False)
-    told = json.loads(json.dumps(document(one, judge(one, baseline=[plain]))))
+    one, baseline = window(3, cost=1.4), window(4, drafts=False)
+    told = json.loads(json.dumps(document(one, judge(one, baseline=[baseline]))))
     assert told["verdict"]["state"] == "paying"
-    assert told["verdict"]["times_plain"]["low"] > 1
-    assert told["plain_ms_per_token"] == pytest.approx(1e3 * plain.time.ratio)
+    assert told["verdict"]["speedup"]["low"] > 1
+    assert told["baseline_ms_per_token"] == pytest.approx(1e3 * baseline.time.ratio)
     assert told["tokens_per_round"] == pytest.approx(one.total.tokens_per_round)
 
 
-def test_notices_wrap() -> None:
-    assert max(map(len, notice("word " * 60).split("\n"))) <= 80
+def test_warnings_wrap() -> None:
+    assert max(map(len, warning("word " * 60).split("\n"))) <= 80
 
 
 # The file.
 
 
 def test_recorded_windows_are_read_back(tmp_path: Path) -> None:
-    path, plain = tmp_path / "off.jsonl", window(4, drafts=False)
+    path, baseline = tmp_path / "off.jsonl", window(4, drafts=False)
     whose = Recorded(("http://a/metrics",), "vLLM", ("m",), {"engine": "0"})
-    rows = [whose.header(), plain.as_json(), plain.as_json()]
+    rows = [whose.header(), baseline.as_json(), baseline.as_json()]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     told, (first, second) = read_windows(path)
     assert told == whose
@@ -109,9 +109,9 @@ HEADER = json.dumps(Recorded(("a",), "vLLM").header()) + "\n"
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is no file of recorded windows"),
-        ("{}\n", "is no file of recorded windows"),
-        ("hello\n", "is no file of recorded windows"),
+        ("", "is not a file of recorded windows"),
+        ("{}\n", "is not a file of recorded windows"),
+        ("hello\n", "is not a file of recorded windows"),
         ('{"kind":"paceline watch windows","version":9}\n', "of version 9"),
         ('{"kind":"paceline watch windows","version":1}\n', "doesn't say whose"),
         (HEADER.replace('["a"]', "[1]"), "doesn't say whose"),
@@ -119,7 +119,7 @@ HEADER = json.dumps(Recorded(("a",), "vLLM").header()) + "\n"
         (HEADER + '{"a":1}\n', "line 2 is no window"),
         (HEADER + "[]\n", "line 2 is no window"),
         (HEADER + "[" * 100_000 + "\n", "line 2 is no window"),
-        ("[" * 100_000 + "\n", "is no file of recorded windows"),
+        ("[" * 100_000 + "\n", "is not a file of recorded windows"),
     ],
 )
 def test_other_files_are_refused_by_name(tmp_path: Path, text: str, why: str) -> None:
@@ -178,26 +178,26 @@ def test_the_page_holds_the_verdict() -> None:
     with Exporter("127.0.0.1", 0, {"server": "s", "model": "m"}) as exporter:
         assert scraped(exporter.port) == {}  # nothing is known yet
         exporter.show(one, judge(one, baseline=[window(4, drafts=False)]))
-        page = scraped(exporter.port)
-    verdicts = {labels["state"]: value for labels, value in page["paceline_watch_verdict"]}
+        metrics = scraped(exporter.port)
+    verdicts = {labels["state"]: value for labels, value in metrics["paceline_watch_verdict"]}
     assert verdicts == {state: float(state == "paying") for state in STATES}
-    assert set(page) - {"paceline_watch_verdict", "paceline_watch_accepted_share"} == {
+    assert set(metrics) - {"paceline_watch_verdict", "paceline_watch_accepted_share"} == {
         f"paceline_watch_{name}" for name in GAUGES
     }
-    [(labels, rate)] = page["paceline_watch_acceptance_rate"]
+    [(labels, rate)] = metrics["paceline_watch_acceptance_rate"]
     assert labels == {"server": "s", "model": "m"}
     assert rate == one.total.acceptance_rate
-    assert len(page["paceline_watch_accepted_share"]) == 4
+    assert len(metrics["paceline_watch_accepted_share"]) == 4
 
 
 def test_the_page_has_no_series_of_what_is_not_known() -> None:
     bare = Window(0.0, 60.0, Counters("llama.cpp"), ())
     with Exporter("127.0.0.1", 0, {"server": "s"}) as exporter:
         exporter.show(bare, judge(bare))
-        page = scraped(exporter.port)
-    assert "paceline_watch_acceptance_rate" not in page
-    assert "paceline_watch_times_plain" not in page
-    assert {v for _, v in page["paceline_watch_verdict"]} == {0.0, 1.0}
+        metrics = scraped(exporter.port)
+    assert "paceline_watch_acceptance_rate" not in metrics
+    assert "paceline_watch_speedup" not in metrics
+    assert {v for _, v in metrics["paceline_watch_verdict"]} == {0.0, 1.0}
 
 
 def test_a_port_that_is_taken_is_one_sentence() -> None:

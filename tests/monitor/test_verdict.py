@@ -33,7 +33,7 @@ def plan(needed: float | None = 1.8, **how: Any) -> PlanDocument:
     made = PlanDocument(
         target=Target(name="t", engine="vllm"),
         draft=Draft(kind="ngram", name="ngram"),
-        limit=4,
+        max_draft_tokens=4,
         expected=Expected(acceptance_at=(0.6, 0.36, 0.22, 0.13), break_even_tokens=needed),
         measured=Measured(source="bench"),
     )
@@ -50,15 +50,15 @@ def crowded(one: Window, times: float) -> Window:
 
 
 def test_a_gain_and_a_loss_are_told_with_their_arithmetic() -> None:
-    plain = window(1, drafts=False)
-    found = judge(window(0, cost=1.4), baseline=[plain], together=True)
+    baseline = window(1, drafts=False)
+    found = judge(window(0, cost=1.4), baseline=[baseline], together=True)
     assert found.state == "paying"
-    assert found.times_plain is not None
-    ratio = plain.time.ratio / window(0, cost=1.4).time.ratio
-    assert found.times_plain.value == pytest.approx(ratio)
+    assert found.speedup is not None
+    ratio = baseline.time.ratio / window(0, cost=1.4).time.ratio
+    assert found.speedup.value == pytest.approx(ratio)
     assert f"= {ratio:.2f}" in found.why[0]
-    assert found.times_plain.low > 1
-    lost = judge(window(2, cost=3.5), baseline=[plain], together=True)
+    assert found.speedup.low > 1
+    lost = judge(window(2, cost=3.5), baseline=[baseline], together=True)
     assert (lost.state, lost.basis) == ("losing", "baseline")
     assert lost.change is not None
     assert "without --speculative-config" in lost.change
@@ -116,11 +116,11 @@ def test_tokens_that_came_at_few_readings_are_never_judged() -> None:
 
 
 def test_another_load_is_no_comparison() -> None:
-    plain = window(1, drafts=False)
-    found = judge(window(0), baseline=[crowded(plain, 3)])
+    baseline = window(1, drafts=False)
+    found = judge(window(0), baseline=[crowded(baseline, 3)])
     assert found.state == "unknown"
     assert "1.0 at once here, and 3.0 without drafts" in found.why[0]
-    assert judge(window(0), baseline=[crowded(plain, 3), plain]).state == "paying"
+    assert judge(window(0), baseline=[crowded(baseline, 3), baseline]).state == "paying"
 
 
 def test_twins_that_give_as_many_tokens_have_the_same_traffic() -> None:
@@ -138,8 +138,8 @@ def test_a_baseline_that_drafts_is_refused() -> None:
 
 
 def test_a_baseline_of_another_kind_of_server_is_refused() -> None:
-    plain = window(1, drafts=False)
-    other = replace(plain, total=replace(plain.total, server="llama.cpp"))
+    baseline = window(1, drafts=False)
+    other = replace(baseline, total=replace(baseline.total, server="llama.cpp"))
     assert "is of llama.cpp, and this is vLLM" in judge(window(0), baseline=[other]).why[0]
 
 
@@ -164,25 +164,25 @@ def test_a_server_that_drafts_nothing_is_not_breaking_even(value: float | None, 
     """As fast as its twin, for its drafts are off."""
     on, off = (window(seed, drafts=False, spread=0.05, seconds=300) for seed in (0, 1))
     found = judge(idle_drafts(on, value), baseline=[off])
-    assert found.times_plain is not None
-    assert 0.9 < found.times_plain.low < found.times_plain.high < 1.1
+    assert found.speedup is not None
+    assert 0.9 < found.speedup.low < found.speedup.high < 1.1
     assert found.state == "unknown"
     assert f"{fact} in this window: check that drafts are on." in found.why
 
 
-def test_what_is_lost_or_gained_without_a_count_of_drafts_is_told_with_a_remark() -> None:
+def test_what_is_lost_or_gained_without_a_count_of_drafts_is_told_with_a_note() -> None:
     off = window(1, drafts=False)
     for value, states in ((0.0, ("unknown", "losing")), (None, ("paying", "losing"))):
         for cost, state in zip((1.2, 4.0), states, strict=True):
             found = judge(idle_drafts(window(0, cost=cost), value), baseline=[off])
             assert found.state == state
-            assert any("check that drafts are on" in t for t in (*found.why, *found.remarks))
+            assert any("check that drafts are on" in t for t in (*found.why, *found.notes))
 
 
 def test_an_idle_window_says_nothing_of_drafts_that_are_off() -> None:
     idle = replace(window(0).total, generated=0.0, timed_tokens=0.0, drafts=0.0, drafted=0.0)
     found = judge(replace(window(0), total=idle), baseline=[window(1, drafts=False)])
-    assert not any("check that" in t for t in (*found.why, *found.remarks))
+    assert not any("check that" in t for t in (*found.why, *found.notes))
 
 
 def test_the_load_of_several_workers_is_of_one() -> None:
@@ -222,9 +222,9 @@ def test_a_plan_says_nothing_of_a_gain_at_another_load() -> None:
 
 
 def test_drafts_of_another_length_than_the_plans_are_said() -> None:
-    told = judge(window(0), plan=plan(1.5, mean_limit=2.0)).remarks
+    told = judge(window(0), plan=plan(1.5, mean_draft_tokens=2.0)).notes
     assert any("4.0 tokens here and 2.0 in the plan" in one and "more" in one for one in told)
-    assert not any("in the plan," in one for one in judge(window(0), plan=plan(1.5)).remarks)
+    assert not any("in the plan," in one for one in judge(window(0), plan=plan(1.5)).notes)
 
 
 def test_a_gain_at_an_unknown_load_is_unknown() -> None:
@@ -252,7 +252,7 @@ def test_rounds_that_came_at_one_reading_are_never_judged_by_a_plan() -> None:
     assert found.state == "unknown"
     assert "Drafted rounds came at 1 of 12 readings" in found.why[0]
     assert "an answer when it ends" not in found.why[0]
-    assert not any("position" in remark for remark in found.remarks)
+    assert not any("position" in note for note in found.notes)
     ended = replace(one, total=replace(one.total, server="llama.cpp"))
     told = judge(ended, plan=plan(1.5)).why[0]
     assert "llama.cpp counts an answer when it ends" in told
@@ -269,7 +269,7 @@ def test_nothing_accepted_at_all_is_judged_by_a_plan() -> None:
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"draft": None, "limit": 0}, "decode without drafts"),
+        ({"draft": None, "max_draft_tokens": 0}, "decode without drafts"),
         ({"expected": Expected()}, "doesn't say"),
     ],
 )
@@ -287,9 +287,9 @@ def test_few_drafted_rounds_are_never_judged() -> None:
 
 def test_acceptance_that_is_not_the_plans_is_named_by_position() -> None:
     low = judge(window(0, acceptance=0.3), plan=plan(1.2))
-    assert any(remark.startswith("At position 1") and "less" in remark for remark in low.remarks)
-    as_planned = [judge(window(seed), plan=plan(1.2)).remarks for seed in range(30)]
-    assert sum(any("position" in remark for remark in remarks) for remarks in as_planned) <= 2
+    assert any(note.startswith("At position 1") and "less" in note for note in low.notes)
+    as_planned = [judge(window(seed), plan=plan(1.2)).notes for seed in range(30)]
+    assert sum(any("position" in note for note in notes) for notes in as_planned) <= 2
 
 
 def test_without_a_plan_or_a_baseline_nothing_is_claimed() -> None:

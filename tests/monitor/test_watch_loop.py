@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))
 from fake_server import FakeServer, serving
 
 from paceline.errors import EndpointError, SettingError
-from paceline.monitor.watch import Seen, Source, Watched, find_pages, watch
+from paceline.monitor.watch import Seen, Source, Watched, find_metrics, watch
 from paceline.monitor.window import Window
 
 NAMES = {
@@ -57,13 +57,13 @@ class Pages:
 
 
 def windows(
-    pages: Pages, most: int = 1, *, twin: str | None = None, **how: Any
+    pages: Pages, most: int = 1, *, control: str | None = None, **how: Any
 ) -> tuple[list[Window], list[str], list[Seen]]:
-    with serving(page=pages) as server:
+    with serving(metrics=pages) as server:
         source = Source((f"{server.url}/metrics",), **how)
-        other = None if twin is None else Source((twin,))
+        other = None if control is None else Source((control,))
         seen, told = [], []
-        for one in watch(source, twin=other, window_s=0.3, interval_s=0.05):
+        for one in watch(source, control=other, window_s=0.3, interval_s=0.05):
             (told if isinstance(one, str) else seen).append(one)  # type: ignore[attr-defined]
             if len(seen) == most or len(told) > 20:
                 break
@@ -183,15 +183,15 @@ def test_a_body_shorter_than_promised_is_cut_off() -> None:
 
 
 def test_a_twin_is_read_at_the_same_moments() -> None:
-    with serving(page=Pages()) as twin:
-        (window,), _, [seen] = windows(Pages(), twin=f"{twin.url}/metrics")
+    with serving(metrics=Pages()) as control:
+        (window,), _, [seen] = windows(Pages(), control=f"{control.url}/metrics")
     assert seen.baseline is not None
     assert len(seen.baseline.parts) == len(window.parts)
     assert seen.baseline.seconds == pytest.approx(window.seconds, rel=0.3)
 
 
 def test_workers_with_a_page_each_add_up() -> None:
-    with serving(page=Pages()) as one, serving(page=Pages()) as other:
+    with serving(metrics=Pages()) as one, serving(metrics=Pages()) as other:
         source = Source((f"{one.url}/metrics", f"{other.url}/metrics"))
         before, after = source.read(), source.read()
     assert after.counters.generated == 2 * (before.counters.generated or 0) == 120
@@ -203,16 +203,16 @@ def test_workers_are_counted_by_pages_and_by_their_labels() -> None:
             f'vllm:generation_tokens_total{{model_name="m",worker_id="{n}"}} 3\n' for n in "123"
         )
 
-    with serving(page=dynamo) as one, serving(page=Pages()) as other:
+    with serving(metrics=dynamo) as one, serving(metrics=Pages()) as other:
         assert Source((f"{one.url}/metrics",)).read().workers == 3
-        reading = Source((f"{one.url}/metrics", f"{other.url}/metrics")).read()
-    assert reading.workers == 4
-    assert reading.models == ("m",)
+        scrape = Source((f"{one.url}/metrics", f"{other.url}/metrics")).read()
+    assert scrape.workers == 4
+    assert scrape.models == ("m",)
 
 
 def test_patience_ends_where_no_whole_window_comes() -> None:
     cut = {n: lambda text: text[:-3] for n in range(4, 9999)}
-    with serving(page=Pages(cut)) as server:
+    with serving(metrics=Pages(cut)) as server:
         source = Source((f"{server.url}/metrics",))
         told = list(watch(source, window_s=0.3, interval_s=0.05, patience_s=0.5))
     assert "is given up" in str(told[-1])
@@ -221,21 +221,21 @@ def test_patience_ends_where_no_whole_window_comes() -> None:
 
 def test_pages_of_two_kinds_of_server_are_refused() -> None:
     with (
-        serving(page=Pages()) as one,
-        serving(page=lambda _: "llamacpp:tokens_predicted_total 5\n") as other,
+        serving(metrics=Pages()) as one,
+        serving(metrics=lambda _: "llamacpp:tokens_predicted_total 5\n") as other,
         pytest.raises(SettingError, match=r"vLLM, another of llama\.cpp"),
     ):
         Source((f"{one.url}/metrics", f"{other.url}/metrics")).read()
 
 
 def test_several_models_need_one_to_be_named() -> None:
-    def page(_: FakeServer) -> str:
+    def metrics(_: FakeServer) -> str:
         return "".join(
             f'vllm:generation_tokens_total{{model_name="{name}"}} {n}\n'
             for name, n in (("a", 3), ("b", 9))
         )
 
-    with serving(page=page) as server:
+    with serving(metrics=metrics) as server:
         where = (f"{server.url}/metrics",)
         with pytest.raises(SettingError, match="counts for a, b"):
             Source(where).read()
@@ -243,12 +243,12 @@ def test_several_models_need_one_to_be_named() -> None:
 
 
 def test_a_server_without_counters_of_drafts_is_said_once() -> None:
-    def page(text: str) -> str:
+    def metrics(text: str) -> str:
         return "".join(
             f"{line}\n" for line in text.split("\n") if line and "spec_decode" not in line
         )
 
-    (window,), told, _ = windows(Pages(dict.fromkeys(range(1, 99), page)))
+    (window,), told, _ = windows(Pages(dict.fromkeys(range(1, 99), metrics)))
     [sentence] = told
     assert "counts no drafts. It counts drafts only where they are configured" in sentence
     assert window.total.drafts is None
@@ -256,7 +256,7 @@ def test_a_server_without_counters_of_drafts_is_said_once() -> None:
 
 def test_it_stops_when_told() -> None:
     stop = threading.Event()
-    with serving(page=Pages()) as server:
+    with serving(metrics=Pages()) as server:
         found: Iterator[Watched] = watch(
             Source((f"{server.url}/metrics",)), window_s=0.3, interval_s=0.05, stop=stop
         )
@@ -269,17 +269,17 @@ def test_it_stops_when_told() -> None:
 
 
 def test_the_page_is_found_behind_the_address() -> None:
-    with serving(page=Pages()) as server:
-        page = f"{server.url}/metrics"
-        assert find_pages([server.url]) == (page,)
-        assert find_pages([f"{server.url}/v1"]) == (page,)
-        assert find_pages([page]) == (page,)
-        assert find_pages([server.url.removeprefix("http://")]) == (page,)
+    with serving(metrics=Pages()) as server:
+        metrics = f"{server.url}/metrics"
+        assert find_metrics([server.url]) == (metrics,)
+        assert find_metrics([f"{server.url}/v1"]) == (metrics,)
+        assert find_metrics([metrics]) == (metrics,)
+        assert find_metrics([server.url.removeprefix("http://")]) == (metrics,)
 
 
 def test_a_server_without_a_page_says_how_to_turn_it_on() -> None:
     with serving() as server, pytest.raises(EndpointError, match="llama.cpp: --metrics"):
-        find_pages([server.url])
+        find_metrics([server.url])
     with serving() as server, pytest.raises(EndpointError, match="address of a page") as caught:
         Source((f"{server.url}/metrics",)).read()
     assert "--metrics" not in str(caught.value)  # no option of a watch
@@ -289,7 +289,7 @@ def test_a_server_without_a_page_says_how_to_turn_it_on() -> None:
 def test_a_header_that_cannot_be_sent_is_not_repeated(key: str) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     with (
-        serving(page=Pages()) as server,
+        serving(metrics=Pages()) as server,
         pytest.raises(EndpointError, match="can't be sent") as caught,
     ):
         Source((f"{server.url}/metrics",), headers=headers).read()
@@ -301,4 +301,4 @@ def test_nobody_at_the_address() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(EndpointError, match="can't be reached"):
-        find_pages([f"http://127.0.0.1:{port}"])
+        find_metrics([f"http://127.0.0.1:{port}"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.bench.local.bench import Configuration, run_bench
-from paceline.bench.local.divergence import Divergence
+from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.identities import check_run
 from paceline.bench.local.result import BenchResult, Header
 from paceline.bench.local.run import Described, Run
@@ -34,17 +34,17 @@ TARGET = {
 }
 LOOKUP = {"lookup": {"draft": "lookup", "min_match": 2, "reach": None, "shared_store": False}}
 MODEL = {"d.gguf": {"draft": "model", "fit": "same", **TARGET, "path": "/m/d.gguf"}}
-PLAIN = Described(name="plain", target=TARGET)
-LOSSY = {"verifier": "tolerance", "lossy": True, "gives_up": "some of the law"}
-FAULT = Divergence(4, 5, 6, 3.5, 0.08, numeric=False)
-ROUNDING = Divergence(4, 5, 6, 0.01, 0.08, numeric=True)
+BASELINE = Described(name="baseline", target=TARGET)
+LOSSY = {"verifier": "tolerance", "lossy": True, "gives_up": "some of the distribution"}
+FAULT = FirstDifference(4, 5, 6, 3.5, 0.08, numeric=False)
+ROUNDING = FirstDifference(4, 5, 6, 0.01, 0.08, numeric=True)
 
 Drafted = tuple[int, int, float]
 """Proposed, accepted, seconds."""
 
 
 def described(name: str, **changes: Any) -> Described:
-    given = {"target": TARGET, "limit": 3, "verifier": "chain", "drafts": LOOKUP}
+    given = {"target": TARGET, "max_draft_tokens": 3, "verifier": "chain", "drafts": LOOKUP}
     return Described(**{"name": name, **given, **changes})
 
 
@@ -55,7 +55,7 @@ def a_round(context: int, proposed: int, accepted: int, seconds: float, **change
             "accepted": accepted,
             "emitted": accepted + 1,
             "source": "lookup" if proposed else None,
-            "limit": proposed,
+            "max_draft_tokens": proposed,
             "width": proposed + 1,
             "batch": 1,
             "context": context,
@@ -87,7 +87,7 @@ def run(
             "text": "",
             "finish_reason": "max_tokens",
             "rounds": tuple(rounds),
-            "equal_to_plain": None if one.is_plain or not one.greedy else True,
+            "equal_to_baseline": None if one.is_baseline or not one.greedy else True,
             **more,
         }
     )
@@ -122,7 +122,7 @@ def paced(*gains: Described | tuple[Described, Sequence[float]], **changes: Any)
     for at, (id, category) in enumerate(PROMPTS):
         for one, each in pairs:
             gain = each[at % len(each)]
-            rounds = [(0, 0, 0.01)] * 8 if one.is_plain else [(1, 1, 0.02 / gain)] * 4
+            rounds = [(0, 0, 0.01)] * 8 if one.is_baseline else [(1, 1, 0.02 / gain)] * 4
             runs.append(run(one, id, rounds, category))
     return bench(configurations, runs, **changes)
 
@@ -135,16 +135,20 @@ def checked(plan: PlanDocument) -> PlanDocument:
 
 def test_figures_are_pooled_over_decode_rounds_and_shares_over_drafted_ones() -> None:
     one = described("lookup -n 3")
-    silent = replace(a_round(0, 0, 0, 0.01), source="lookup", limit=3)  # asked, nothing offered
+    silent = replace(
+        a_round(0, 0, 0, 0.01), source="lookup", max_draft_tokens=3
+    )  # asked, nothing offered
     runs = [
-        run(PLAIN, "a", [(0, 0, 0.01)] * 8),
+        run(BASELINE, "a", [(0, 0, 0.01)] * 8),
         run(one, "a", [(3, 3, 0.02), (3, 0, 0.02), silent, (2, 1, 0.016)]),
-        run(PLAIN, "b", [(0, 0, 0.01)] * 3),
+        run(BASELINE, "b", [(0, 0, 0.01)] * 3),
         run(one, "b", [(3, 1, 0.02), (0, 0, 0.01)]),
     ]
-    plan = checked(decide(bench([PLAIN, one], runs), configuration="lookup -n 3", file="b.jsonl"))
+    plan = checked(
+        decide(bench([BASELINE, one], runs), configuration="lookup -n 3", file="b.jsonl")
+    )
     expected = plan.expected
-    assert expected.acceptance_at == (3 / 4, 1 / 4, 1 / 4)  # survival would end in 1/3
+    assert expected.acceptance_at == (3 / 4, 1 / 4, 1 / 4)  # acceptance would end in 1/3
     assert expected.acceptance_rate == 5 / 11
     assert expected.tokens_per_round == 11 / 6  # bonus included, the prompt's token is not
     assert expected.tokens_per_drafted_round == 1 + 5 / 4
@@ -152,7 +156,7 @@ def test_figures_are_pooled_over_decode_rounds_and_shares_over_drafted_ones() ->
     assert expected.break_even_tokens == pytest.approx(0.019 / 0.01)
     assert expected.gain is not None
     assert expected.gain.value == pytest.approx(0.11 / 0.096)
-    assert (plan.limit, plan.mean_limit) == (3, 11 / 4)
+    assert (plan.max_draft_tokens, plan.mean_draft_tokens) == (3, 11 / 4)
     measured = plan.measured
     assert (measured.prompts, measured.tokens, measured.batch) == (2, 11, 1)
     assert (measured.file, measured.when) == ("b.jsonl", "2026-03-01T12:00:00+00:00")
@@ -167,29 +171,29 @@ def test_figures_are_pooled_over_decode_rounds_and_shares_over_drafted_ones() ->
 
 
 def test_a_tree_s_positions_are_depths() -> None:
-    one = described("tree -n 6", limit=6)
+    one = described("tree -n 6", max_draft_tokens=6)
     two_deep = replace(a_round(0, 6, 2, 0.03), path=(0, 3))
     runs = [
-        run(PLAIN, "a", [(0, 0, 0.01)] * 4),
+        run(BASELINE, "a", [(0, 0, 0.01)] * 4),
         run(one, "a", [two_deep, replace(a_round(0, 6, 0, 0.03), path=())]),
     ]
-    plan = checked(decide(bench([PLAIN, one], runs), configuration="tree -n 6"))
+    plan = checked(decide(bench([BASELINE, one], runs), configuration="tree -n 6"))
     assert plan.expected.acceptance_at == (1 / 2, 1 / 2)
     assert plan.expected.tokens_per_drafted_round == 2
     assert plan.expected.acceptance_rate == 2 / 12
 
 
 def test_the_fastest_that_pays_is_chosen_and_its_worst_category_named() -> None:
-    slow, fast = described("lookup -n 1", limit=1), described("lookup -n 3")
-    plan = checked(decide(paced(PLAIN, (slow, [1.2]), (fast, [0.9, 1.9, 1.8]))))
+    slow, fast = described("lookup -n 1", max_draft_tokens=1), described("lookup -n 3")
+    plan = checked(decide(paced(BASELINE, (slow, [1.2]), (fast, [0.9, 1.9, 1.8]))))
     assert plan.measured.configuration == "lookup -n 3"
-    assert plan.limit == 3
+    assert plan.max_draft_tokens == 3
     assert plan.expected.gain is not None
     assert plan.expected.gain.low is not None
     assert plan.expected.gain.low > 1
     assert plan.expected.gain_by_category["code"].value == pytest.approx(0.9)
-    assert plan.remarks[0].startswith("Worst in code: 0.90 times plain (95 % interval ")
-    assert "It holds for one sequence at a time" in plan.remarks[-1]
+    assert plan.notes[0].startswith("Worst in code: 0.90 speedup (95 % interval ")
+    assert "It holds for one sequence at a time" in plan.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -200,110 +204,110 @@ def test_the_fastest_that_pays_is_chosen_and_its_worst_category_named() -> None:
         ([1.0], "Plain decoding, because the interval reaches 1"),
     ],
 )
-def test_what_does_not_clearly_pay_is_plain_decoding(gains: list[float], why: str) -> None:
-    worse = described("lookup -n 1", limit=1)
-    plan = checked(decide(paced(PLAIN, (worse, [0.7]), (described("lookup -n 3"), gains))))
-    assert (plan.draft, plan.limit, plan.mean_limit) == (None, 0, None)
+def test_what_does_not_clearly_pay_is_baseline_decoding(gains: list[float], why: str) -> None:
+    worse = described("lookup -n 1", max_draft_tokens=1)
+    plan = checked(decide(paced(BASELINE, (worse, [0.7]), (described("lookup -n 3"), gains))))
+    assert (plan.draft, plan.max_draft_tokens, plan.mean_draft_tokens) == (None, 0, None)
     assert plan.expected.gain is None
     assert plan.expected.acceptance_at == ()
-    assert plan.remarks[0].startswith(why)
-    assert "lookup -n 3, came to" in plan.remarks[0]
-    assert plan.measured.configuration == "plain"
+    assert plan.notes[0].startswith(why)
+    assert "lookup -n 3, came to" in plan.notes[0]
+    assert plan.measured.configuration == "baseline"
     assert plan.measured.prompts == 12
 
 
 def test_one_prompt_is_no_evidence() -> None:
     one = described("lookup -n 3")
-    runs = [run(PLAIN, "a", [(0, 0, 0.01)] * 8), run(one, "a", [(3, 3, 0.01)] * 2)]
-    plan = checked(decide(bench([PLAIN, one], runs)))
+    runs = [run(BASELINE, "a", [(0, 0, 0.01)] * 8), run(one, "a", [(3, 3, 0.01)] * 2)]
+    plan = checked(decide(bench([BASELINE, one], runs)))
     assert plan.draft is None
-    assert plan.remarks[0] == (
+    assert plan.notes[0] == (
         "Plain decoding, because one prompt is no evidence: the best to choose from, lookup -n 3, "
-        "came to 4.00 times plain (one prompt: no interval)."
+        "came to 4.00 speedup (one prompt: no interval)."
     )
 
 
 def test_a_faster_one_whose_interval_reaches_1_is_passed_over_by_name() -> None:
-    sure, wild = described("lookup -n 1", limit=1), described("lookup -n 3")
-    plan = checked(decide(paced(PLAIN, (sure, [1.2, 1.3]), (wild, [0.5, 9, 9]))))
+    sure, wild = described("lookup -n 1", max_draft_tokens=1), described("lookup -n 3")
+    plan = checked(decide(paced(BASELINE, (sure, [1.2, 1.3]), (wild, [0.5, 9, 9]))))
     assert plan.measured.configuration == "lookup -n 1"
-    [said] = [remark for remark in plan.remarks if remark.startswith("Not chosen")]
+    [said] = [note for note in plan.notes if note.startswith("Not chosen")]
     assert said.startswith("Not chosen: lookup -n 3, ")
     assert said.endswith("its interval reaches 1.")
 
 
 def test_a_lossy_verifier_is_chosen_by_name_only() -> None:
     lossy, sound = described("lossy -n 3", **LOSSY), described("lookup -n 3")
-    result = paced(PLAIN, (lossy, [2.0]), (sound, [1.5]))
+    result = paced(BASELINE, (lossy, [2.0]), (sound, [1.5]))
     plan = checked(decide(result))
     assert (plan.measured.configuration, plan.measured.exact) == ("lookup -n 3", True)
     assert (
-        "Not chosen: lossy -n 3, 2.00 times plain (95 % interval 2.00 to 2.00): it is lossy and "
-        "gives up some of the law."
-    ) in plan.remarks
+        "Not chosen: lossy -n 3, 2.00 speedup (95 % interval 2.00 to 2.00): it is lossy and "
+        "gives up some of the distribution."
+    ) in plan.notes
     named = checked(decide(result, configuration="lossy -n 3"))
     assert (named.measured.exact, named.measured.verifier) == (False, "tolerance")
-    assert named.remarks[0] == "LOSSY (tolerance): it gives up some of the law."
-    alone = checked(decide(paced(PLAIN, (lossy, [2.0]))))
+    assert named.notes[0] == "LOSSY (tolerance): it gives up some of the distribution."
+    alone = checked(decide(paced(BASELINE, (lossy, [2.0]))))
     assert alone.draft is None
     assert alone.measured.exact
-    assert alone.remarks[0].startswith("Plain decoding, because no configuration with a draft can")
-    assert "lossy" in alone.remarks[1]
+    assert alone.notes[0].startswith("Plain decoding, because no configuration with a draft can")
+    assert "lossy" in alone.notes[1]
 
 
 def test_a_text_that_differs_by_a_fault_is_not_chosen_and_one_by_rounding_is() -> None:
     one = described("lookup -n 3")
-    result = paced(PLAIN, (one, [1.5]))
-    result.runs[1] = replace(result.runs[1], divergence=ROUNDING, equal_to_plain=False)
+    result = paced(BASELINE, (one, [1.5]))
+    result.runs[1] = replace(result.runs[1], first_difference=ROUNDING, equal_to_baseline=False)
     assert decide(result).draft is not None
-    result.runs[1] = replace(result.runs[1], divergence=FAULT)
+    result.runs[1] = replace(result.runs[1], first_difference=FAULT)
     plan = checked(decide(result))
     assert plan.draft is None
-    assert any("its text differs from plain's by a fault" in said for said in plan.remarks)
+    assert any("its text differs from plain's by a fault" in said for said in plan.notes)
     named = decide(result, configuration="lookup -n 3")
     assert named.draft is not None
-    assert "A FAULT: in 1 run (p0) its text differs" in named.remarks[0]
+    assert "A FAULT: in 1 run (p0) its text differs" in named.notes[0]
 
 
 def test_what_drafted_nothing_is_not_chosen_however_fast_it_was() -> None:
-    one = described("lookup -n auto", limit=None)
+    one = described("lookup -n auto", max_draft_tokens=None)
     runs = [
         made
         for id, category in PROMPTS
         for made in (
-            run(PLAIN, id, [(0, 0, 0.010)] * 8, category),
+            run(BASELINE, id, [(0, 0, 0.010)] * 8, category),
             run(one, id, [(0, 0, 0.009)] * 8, category),
         )
     ]
-    plan = checked(decide(bench([PLAIN, one], runs)))
+    plan = checked(decide(bench([BASELINE, one], runs)))
     assert plan.draft is None
-    assert "it drafted nothing" in plan.remarks[1]
+    assert "it drafted nothing" in plan.notes[1]
 
 
 def test_a_plug_in_s_draft_is_no_engine_s() -> None:
     one = described("bigram -n 3", drafts={"bigram": {"draft": "bigram"}})
-    result = paced(PLAIN, (one, [1.5]))
+    result = paced(BASELINE, (one, [1.5]))
     plan = checked(decide(result))
     assert plan.draft is None
-    assert "no engine but Paceline knows the draft 'bigram'" in plan.remarks[1]
+    assert "no engine but Paceline knows the draft 'bigram'" in plan.notes[1]
     with pytest.raises(SettingError, match="'bigram' is of the kind 'bigram'"):
         decide(result, configuration="bigram -n 3")
-    facts = {"draft": "first", "parts": [{"draft": "bigram"}, *LOOKUP.values()]}
-    inside = described("first -n 3", drafts={"first:bigram+lookup": facts})
-    assert decide(paced(PLAIN, (inside, [1.5]))).draft is None
+    metadata = {"draft": "first", "parts": [{"draft": "bigram"}, *LOOKUP.values()]}
+    inside = described("first -n 3", drafts={"first:bigram+lookup": metadata})
+    assert decide(paced(BASELINE, (inside, [1.5]))).draft is None
 
 
 def test_what_the_policy_chose_has_no_limit_but_a_mean_one() -> None:
-    one = described("lookup -n auto", limit=None)
-    plan = checked(decide(paced(PLAIN, (one, [1.5]))))
-    assert (plan.limit, plan.mean_limit) == (None, 1)
+    one = described("lookup -n auto", max_draft_tokens=None)
+    plan = checked(decide(paced(BASELINE, (one, [1.5]))))
+    assert (plan.max_draft_tokens, plan.mean_draft_tokens) == (None, 1)
     assert plan.draft is not None
     assert plan.draft.kind == "lookup"
 
 
 def test_several_drafts_on_offer_are_listed() -> None:
-    one = described("lookup + d.gguf -n auto", limit=None, drafts={**LOOKUP, **MODEL})
-    plan = checked(decide(paced(PLAIN, (one, [1.5]))))
+    one = described("lookup + d.gguf -n auto", max_draft_tokens=None, drafts={**LOOKUP, **MODEL})
+    plan = checked(decide(paced(BASELINE, (one, [1.5]))))
     assert plan.draft is not None
     assert (plan.draft.kind, plan.draft.name) == ("several", "lookup + d.gguf")
     assert plan.draft.model == "/m/d.gguf"
@@ -317,40 +321,40 @@ def test_several_drafts_on_offer_are_listed() -> None:
 
 def test_a_model_s_place_is_told_or_its_name_is_said_to_be_no_place() -> None:
     one = described("d.gguf -n 3", drafts=MODEL)
-    plan = checked(decide(paced(PLAIN, (one, [1.5]))))
+    plan = checked(decide(paced(BASELINE, (one, [1.5]))))
     assert plan.draft is not None
     assert (plan.draft.model, plan.draft.vocabulary_size) == ("/m/d.gguf", 100)
     assert plan.draft.vocabulary_hash == plan.target.vocabulary_hash == "ab"
     old = {"d.gguf": {k: v for k, v in MODEL["d.gguf"].items() if k != "path"}}
-    plan = checked(decide(paced(PLAIN, (described("d.gguf -n 3", drafts=old), [1.5]))))
+    plan = checked(decide(paced(BASELINE, (described("d.gguf -n 3", drafts=old), [1.5]))))
     assert plan.draft is not None
     assert plan.draft.model is None
     assert (
         "Where the model of the draft d.gguf lies is not known: t.gguf is its name only."
-    ) in plan.remarks
+    ) in plan.notes
     hub = {"d": MODEL["d.gguf"] | {"path": None, "model": "owner/name"}}
-    plan = checked(decide(paced(PLAIN, (described("d -n 3", drafts=hub), [1.5]))))
+    plan = checked(decide(paced(BASELINE, (described("d -n 3", drafts=hub), [1.5]))))
     assert plan.draft is not None
     assert plan.draft.model == "owner/name"
 
 
 def test_a_draft_made_of_drafts_names_its_parts() -> None:
-    facts = {"draft": "cascade", "parts": [*LOOKUP.values(), *MODEL.values()]}
-    one = described("cascade -n 3", drafts={"cascade:lookup+d.gguf": facts})
-    plan = checked(decide(paced(PLAIN, (one, [1.5]))))
+    metadata = {"draft": "cascade", "parts": [*LOOKUP.values(), *MODEL.values()]}
+    one = described("cascade -n 3", drafts={"cascade:lookup+d.gguf": metadata})
+    plan = checked(decide(paced(BASELINE, (one, [1.5]))))
     assert plan.draft is not None
     assert (plan.draft.kind, plan.draft.model) == ("cascade", "/m/d.gguf")
     assert [part["kind"] for part in plan.draft.settings["parts"]] == ["lookup", "model"]
 
 
 def test_another_sampling_is_not_compared_but_can_be_named() -> None:
-    hot = {"baseline": "plain hot", "sampling": Sampling(temperature=0.8, min_p=0.1, seed=3)}
-    plain_hot = replace(PLAIN, name="plain hot", **hot)
+    hot = {"baseline": "baseline hot", "sampling": Sampling(temperature=0.8, min_p=0.1, seed=3)}
+    baseline_hot = replace(BASELINE, name="baseline hot", **hot)
     one, other = described("lookup -n 3"), described("lookup -n 3 hot", **hot)
-    result = paced(PLAIN, plain_hot, (one, [1.3]), (other, [2]))
+    result = paced(BASELINE, baseline_hot, (one, [1.3]), (other, [2]))
     plan = checked(decide(result))
     assert plan.measured.configuration == "lookup -n 3"
-    assert any(said.startswith("Not compared, because of another") for said in plan.remarks)
+    assert any(said.startswith("Not compared, because of another") for said in plan.notes)
     named = checked(decide(result, configuration="lookup -n 3 hot"))
     assert named.measured.sampling == {"temperature": 0.8, "min_p": 0.1, "seed": 3}
     assert named.expected.gain is not None
@@ -358,7 +362,7 @@ def test_another_sampling_is_not_compared_but_can_be_named() -> None:
 
 
 OPENVINO = TARGET | {"engine": "openvino", "dtype": "f32, weights of the GGUF file"}
-ELSEWHERE = Described(name="plain --engine openvino", baseline="plain --engine openvino",
+ELSEWHERE = Described(name="baseline --engine openvino", baseline="baseline --engine openvino",
                       target=OPENVINO)  # fmt: skip
 
 
@@ -368,20 +372,20 @@ def elsewhere(**changes: Any) -> Described:
     )
 
 
-def both(away_plain: float, away: list[float], home: float = 1.3, **changes: Any) -> BenchResult:
+def both(away_baseline: float, away: list[float], home: float = 1.3, **changes: Any) -> BenchResult:
     """Speeds in times the first engine's plain; `away` are the second engine's with a draft."""
-    slow = [(0, 0, 0.01 / away_plain)] * 8
+    slow = [(0, 0, 0.01 / away_baseline)] * 8
     one, other = described("lookup"), elsewhere(**changes)
     runs = []
     for at, (id, category) in enumerate(PROMPTS):
         gain = away[at % len(away)]
         runs += [
-            run(PLAIN, id, [(0, 0, 0.01)] * 8, category),
+            run(BASELINE, id, [(0, 0, 0.01)] * 8, category),
             run(one, id, [(1, 1, 0.02 / home)] * 4, category),
             run(ELSEWHERE, id, slow, category),
             run(other, id, [(1, 1, 0.02 / gain)] * 4, category),
         ]
-    return bench([PLAIN, one, ELSEWHERE, other], runs)
+    return bench([BASELINE, one, ELSEWHERE, other], runs)
 
 
 def test_of_several_engines_with_the_same_model_the_fastest_is_chosen() -> None:
@@ -390,7 +394,7 @@ def test_of_several_engines_with_the_same_model_the_fastest_is_chosen() -> None:
     assert plan.measured.configuration == "lookup --engine openvino"
     assert plan.expected.gain is not None
     assert plan.expected.gain.value == pytest.approx(2.0)  # beside plain on the same engine
-    said = " ".join(plan.remarks)
+    said = " ".join(plan.notes)
     assert "lookup --engine openvino is 1.23 times as fast as lookup on llamacpp (95 %" in said
     assert "their texts can differ" in said
     assert "On llamacpp" not in said  # there was nothing to say of it
@@ -399,18 +403,18 @@ def test_of_several_engines_with_the_same_model_the_fastest_is_chosen() -> None:
 def test_another_engine_is_not_chosen_without_an_interval_above_1() -> None:
     plan = decide(both(0.8, [1.0, 1.9, 1.1], home=1.2))
     assert plan.target.engine == "llamacpp"
-    assert "lookup --engine openvino is 1.0" in " ".join(plan.remarks)
+    assert "lookup --engine openvino is 1.0" in " ".join(plan.notes)
 
 
 def test_what_was_said_of_the_other_engines_is_said_with_their_name() -> None:
-    said = " ".join(decide(both(0.8, [1.6], home=0.9)).remarks)
+    said = " ".join(decide(both(0.8, [1.6], home=0.9)).notes)
     assert "On llamacpp: Plain decoding, because no draft pays" in said
 
 
-def test_plain_decoding_on_another_engine_may_be_the_fastest() -> None:
+def test_baseline_decoding_on_another_engine_may_be_the_fastest() -> None:
     plan = checked(decide(both(1.9, [1.2])))
     assert (plan.target.engine, plan.draft) == ("openvino", None)
-    assert "plain --engine openvino is 1.46 times" in " ".join(plan.remarks)
+    assert "baseline --engine openvino is 1.46 times" in " ".join(plan.notes)
 
 
 @pytest.mark.parametrize(
@@ -429,18 +433,16 @@ def test_another_model_on_another_engine_is_not_compared(
     monkeypatch.setitem(globals(), "ELSEWHERE", replace(ELSEWHERE, target=target))
     plan = decide(both(0.8, [1.9], target=target))
     assert plan.target.engine == "llamacpp"
-    assert "Not compared, because of another target" in " ".join(plan.remarks)
+    assert "Not compared, because of another target" in " ".join(plan.notes)
 
 
 def test_what_was_named_is_taken_though_it_does_not_pay() -> None:
-    result = paced(PLAIN, (described("lookup -n 3"), [0.8, 0.9]))
+    result = paced(BASELINE, (described("lookup -n 3"), [0.8, 0.9]))
     plan = checked(decide(result, configuration="lookup -n 3"))
     assert plan.draft is not None
-    assert plan.limit == 3
-    assert plan.remarks[0].startswith(
-        "lookup -n 3 was asked for, though it isn't known to pay: 0.8"
-    )
-    assert checked(decide(result, configuration="plain")).remarks[0] == (
+    assert plan.max_draft_tokens == 3
+    assert plan.notes[0].startswith("lookup -n 3 was asked for, though it isn't known to pay: 0.8")
+    assert checked(decide(result, configuration="baseline")).notes[0] == (
         "Plain decoding was asked for."
     )
     with pytest.raises(SettingError, match="Did you mean 'lookup -n 3'"):
@@ -449,14 +451,14 @@ def test_what_was_named_is_taken_though_it_does_not_pay() -> None:
 
 def test_an_unfinished_bench_counts_whole_prompts_and_says_how_many_are_missing() -> None:
     one = described("lookup -n 3")
-    whole = paced(PLAIN, (one, [1.5, 1.6]))
+    whole = paced(BASELINE, (one, [1.5, 1.6]))
     late = replace(whole.runs[-1], rounds=(), tokens=())
     begun = BenchResult(whole.header, whole.runs[:-3])  # p10 has run plainly, p11 not at all
     assert late.id == "p11"
     plan = checked(decide(begun))
     assert plan.measured.prompts == 10
     assert plan.measured.tokens == 80
-    assert "The bench is not finished: left out are 2 of 12 prompts." in plan.remarks
+    assert "The bench is not finished: left out are 2 of 12 prompts." in plan.notes
     with pytest.raises(DataError, match="No prompt of the bench is finished"):
         decide(BenchResult(whole.header, whole.runs[:1]))
 
@@ -464,14 +466,14 @@ def test_an_unfinished_bench_counts_whole_prompts_and_says_how_many_are_missing(
 def test_what_failed_and_what_was_skipped_is_said() -> None:
     one = described("lookup -n 3")
     workload = {"prompts": 12, "skipped": ["Line 3 is not JSON."]}
-    result = paced(PLAIN, (one, [1.5]), workload=workload)
+    result = paced(BASELINE, (one, [1.5]), workload=workload)
     result.fail("p1", "too long")
     result.fail("p2", "too long")
     plan = checked(decide(result))
     assert plan.measured.prompts == 10
     assert plan.measured.workload["skipped"] == 1
-    assert "Failed and left out: 2 prompts (p1, p2)." in plan.remarks
-    assert "Lines of the workload that were skipped: 1." in plan.remarks
+    assert "Failed and left out: 2 prompts (p1, p2)." in plan.notes
+    assert "Lines of the workload that were skipped: 1." in plan.notes
     for id, _ in PROMPTS:
         result.fail(id, "too long")
     with pytest.raises(DataError, match="12 prompts failed"):
@@ -480,25 +482,25 @@ def test_what_failed_and_what_was_skipped_is_said() -> None:
 
 def test_few_prompts_and_drafts_that_remember_are_said() -> None:
     one = described("lookup -n 3", warm=True)
-    whole = paced(PLAIN, (one, [1.5]))
+    whole = paced(BASELINE, (one, [1.5]))
     few = replace(whole.header, prompts=whole.header.prompts[:9])
     plan = checked(decide(BenchResult(few, [r for r in whole.runs if int(r.id[1:]) < 9])))
-    assert "9 prompts are few: intervals of fewer than 10 are too narrow." in plan.remarks
-    assert any("could remember earlier prompts" in said for said in plan.remarks)
-    assert not any("are few" in said for said in decide(whole).remarks)
+    assert "9 prompts are few: intervals of fewer than 10 are too narrow." in plan.notes
+    assert any("could remember earlier prompts" in said for said in plan.notes)
+    assert not any("are few" in said for said in decide(whole).notes)
 
 
 def test_repeats_count_tokens_and_not_prompts() -> None:
     one = described("lookup -n 3")
-    result = paced(PLAIN, (one, [1.5]), repeats=2)
+    result = paced(BASELINE, (one, [1.5]), repeats=2)
     result.runs += [replace(run, repeat=1) for run in result.runs]
     plan = checked(decide(result))
     assert (plan.measured.prompts, plan.measured.tokens) == (12, 2 * 12 * 8)
 
 
-def test_plain_decoding_alone_is_nothing_to_choose_from() -> None:
+def test_baseline_decoding_alone_is_nothing_to_choose_from() -> None:
     with pytest.raises(DataError, match="plain decoding only"):
-        decide(paced(PLAIN))
+        decide(paced(BASELINE))
 
 
 def test_the_examples_of_what_decisions_share() -> None:
@@ -508,7 +510,11 @@ def test_the_examples_of_what_decisions_share() -> None:
 
 
 def test_a_schedule_is_in_order_whatever_order_its_sizes_have() -> None:
-    assert [step.limit for step in decide_parts.schedule_of({8: 1, 1: 7, 4: 3})] == [7, 3, 1]
+    assert [step.max_draft_tokens for step in decide_parts.schedule_of({8: 1, 1: 7, 4: 3})] == [
+        7,
+        3,
+        1,
+    ]
 
 
 def test_a_real_bench_tells_where_models_lie_and_what_vocabulary_they_have() -> None:

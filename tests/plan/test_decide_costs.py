@@ -46,7 +46,7 @@ def decided(
             **changes,
         }
     )
-    free = {"lookup": Source("lookup", foreseeable=True, weighs=True)}
+    free = {"lookup": Source("lookup", previewable=True, weighs=True)}
     sources = [free.get(name) or Source(name, costs=DRAFTS[name]) for name in names]
     plan = decide_costs(make_plan(costs, sources, acceptances), TARGET, FACTS, file="c.json")
     assert plan_from_json(json.loads(json.dumps(plan.as_json()))) == plan
@@ -55,16 +55,18 @@ def decided(
 
 def test_a_draft_at_an_acceptance_that_is_assumed() -> None:
     plan = decided("d", acceptances=(0.7,))
-    expected, limit = plan.expected, plan.limit
+    expected, max_draft_tokens = plan.expected, plan.max_draft_tokens
     assert plan.draft is not None
     assert (plan.draft.kind, plan.draft.model) == ("model", "/m/d")
-    assert limit
-    assert expected.acceptance_at == pytest.approx([0.7**at for at in range(1, limit + 1)])
+    assert max_draft_tokens
+    assert expected.acceptance_at == pytest.approx(
+        [0.7**at for at in range(1, max_draft_tokens + 1)]
+    )
     tokens = 1 + sum(expected.acceptance_at)
     assert expected.tokens_per_round == expected.tokens_per_drafted_round == pytest.approx(tokens)
-    assert expected.acceptance_rate == pytest.approx((tokens - 1) / limit)
+    assert expected.acceptance_rate == pytest.approx((tokens - 1) / max_draft_tokens)
     # Every drafted token takes a tenth of a pass in the draft and one in the target.
-    seconds = 1 + 0.1 * limit + 0.1 * limit + 0.2
+    seconds = 1 + 0.1 * max_draft_tokens + 0.1 * max_draft_tokens + 0.2
     assert expected.break_even_tokens == pytest.approx(seconds / 1.2)
     assert expected.gain is not None
     assert (expected.gain.low, expected.gain.high) == (None, None)
@@ -78,7 +80,7 @@ def test_a_draft_at_an_acceptance_that_is_assumed() -> None:
     assert (plan.measured.source, plan.measured.file) == ("costs", "c.json")
     assert (plan.measured.prompts, plan.measured.when) == (0, "")
     assert plan.measured.machine["cpu"] == "A CPU"
-    assert plan.remarks[:2] == (
+    assert plan.notes[:2] == (
         "Predicted from costs alone, nothing was decoded.",
         "It rests on an acceptance of 0.7 at every position, which was assumed, not measured.",
     )
@@ -89,8 +91,8 @@ def test_of_a_lookup_only_rounds_that_offer_something_are_known() -> None:
     assert plan.expected.gain is None
     assert plan.expected.tokens_per_round is None
     assert plan.expected.tokens_per_drafted_round is not None
-    assert plan.mean_limit is None
-    assert any("how many those are no costs tell" in said for said in plan.remarks)
+    assert plan.mean_draft_tokens is None
+    assert any("how many those are no costs tell" in said for said in plan.notes)
 
 
 @pytest.mark.parametrize(
@@ -114,35 +116,35 @@ def test_what_would_have_to_be_guessed_is_refused(names, acceptances, said) -> N
 
 def test_what_can_never_pay_needs_no_acceptance() -> None:
     plan = decided("dear")
-    assert (plan.draft, plan.limit) == (None, 0)
-    assert "dear can't pay here: a drafted token costs 1.20 of a target pass" in plan.remarks[2]
+    assert (plan.draft, plan.max_draft_tokens) == (None, 0)
+    assert "dear can't pay here: a drafted token costs 1.20 of a target pass" in plan.notes[2]
     assert decided("dear", "d", each=1.3).draft is None
     assert decided("dear", acceptances=(1.0,)).draft is None
     beside = decided("d", "dear", acceptances=(0.9,))
     assert beside.draft is not None
     assert beside.draft.name == "d"
-    assert any(said.startswith("dear can't pay here") for said in beside.remarks)
+    assert any(said.startswith("dear can't pay here") for said in beside.notes)
 
 
-def test_less_than_5_percent_is_plain_decoding() -> None:
+def test_less_than_5_percent_is_baseline_decoding() -> None:
     plan = decided("d", acceptances=(0.19,))
     assert plan.draft is None
     assert plan.expected.gain is None
-    assert plan.remarks[1].startswith("Plain decoding: d would come to 1.0")
+    assert plan.notes[1].startswith("Plain decoding: d would come to 1.0")
 
 
 def test_where_a_model_lies_is_not_told_by_costs() -> None:
-    facts = FACTS["d"]
+    metadata = FACTS["d"]
     FACTS["d"] = {"draft": "eagle3", "model": "EAGLE-3 for t"}
     try:
         plan = decided("d", acceptances=(0.9,))
     finally:
-        FACTS["d"] = facts
+        FACTS["d"] = metadata
     assert plan.draft is not None
     assert (plan.draft.kind, plan.draft.model) == ("eagle3", None)
-    assert "EAGLE-3 for t is its name only." in plan.remarks[-1]
+    assert "EAGLE-3 for t is its name only." in plan.notes[-1]
 
 
 def test_interrupted_costs_are_said() -> None:
     said = "Measuring the costs was interrupted: wider forwards may be missing."
-    assert said in decided("d", acceptances=(0.9,), complete=False).remarks
+    assert said in decided("d", acceptances=(0.9,), complete=False).notes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.local.model_metadata import draft_facts, target_facts
+from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.prompts.workload import Workload
 from paceline.drafts.create import create_draft
 from paceline.engines.load import load
@@ -35,7 +35,7 @@ def outcome(rounds: int, drafted: int, accepted: tuple[int, ...], offered: tuple
         "drafted_rounds": drafted,
         "proposed": sum(offered),
         "accepted": sum(accepted),
-        "survival": [a / o for a, o in zip(accepted, offered, strict=True)],
+        "acceptance": [a / o for a, o in zip(accepted, offered, strict=True)],
         "offered": list(offered),
         "tokens_per_round": (rounds + sum(accepted)) / rounds,
         "acceptance_rate": sum(accepted) / sum(offered),
@@ -48,9 +48,9 @@ def limits(*numbers: int) -> dict[str, Any]:
 
 def price(value: float | None, spread: float = 0.05) -> dict[str, Any]:
     if value is None:
-        return {"times_plain": None, "missing": "Fewer answers than a batch of 64."}
+        return {"speedup": None, "missing": "Fewer answers than a batch of 64."}
     ratio = {"value": value, "low": value - spread, "high": value + spread}
-    return {"times_plain": ratio, "missing": None}
+    return {"speedup": ratio, "missing": None}
 
 
 def document(
@@ -72,8 +72,8 @@ def document(
             "failed": [],
         },
         "drafts": {
-            "lookup": {"facts": LOOKUP, "limits": limits(1, 3, 7)},
-            "d": {"facts": MODEL, "limits": limits(1, 3, 7)},
+            "lookup": {"metadata": LOOKUP, "limits": limits(1, 3, 7)},
+            "d": {"metadata": MODEL, "limits": limits(1, 3, 7)},
         },
         "costs": "costs.json",
         "predicted": {
@@ -106,9 +106,9 @@ def test_the_best_fixed_limit_with_what_its_rounds_came_to() -> None:
     gains = {"measured": 1.3, "lookup:3": 1.4, "d:3": 1.2, "lookup:7": 1.1}
     plan = checked(decide_replay(document({1: gains}), file="replay.json"))
     assert plan.draft is not None
-    assert (plan.draft.kind, plan.draft.name, plan.limit) == ("lookup", "lookup", 3)
+    assert (plan.draft.kind, plan.draft.name, plan.max_draft_tokens) == ("lookup", "lookup", 3)
     expected = plan.expected
-    assert expected.acceptance_at == pytest.approx((6 / 8, 2 / 8))  # survival would be 3/4, 1/2
+    assert expected.acceptance_at == pytest.approx((6 / 8, 2 / 8))  # acceptance would be 3/4, 1/2
     assert expected.tokens_per_round == 1.8
     assert expected.tokens_per_drafted_round == 2.0
     assert expected.acceptance_rate == 8 / 12
@@ -117,15 +117,15 @@ def test_the_best_fixed_limit_with_what_its_rounds_came_to() -> None:
     assert expected.gain_by_category["song"].value == pytest.approx(1.26)
     # Ten rounds last 18 / 1.4 plain ones, and two of them are plain.
     assert expected.break_even_tokens == pytest.approx((18 / 1.4 - 2) / 8)
-    assert plan.mean_limit == 12 / 8
+    assert plan.mean_draft_tokens == 12 / 8
     assert plan.schedule == ()
     assert (plan.measured.prompts, plan.measured.tokens) == (9, 391)  # less the prompts' own
     assert plan.measured.machine == {"costs": "costs.json"}
     assert (plan.measured.source, plan.measured.configuration) == ("replay", "lookup:3")
-    assert plan.remarks[0] == "Times are predicted from costs, none was measured."
-    assert any(said.startswith("Worst in song: 1.26") for said in plan.remarks)
-    assert "The costs are of t." in plan.remarks
-    assert not any("own policy" in said for said in plan.remarks)
+    assert plan.notes[0] == "Times are predicted from costs, none was measured."
+    assert any(said.startswith("Worst in song: 1.26") for said in plan.notes)
+    assert "The costs are of t." in plan.notes
+    assert not any("own policy" in said for said in plan.notes)
 
 
 def test_the_schedule_has_the_best_limit_of_that_draft_at_every_batch() -> None:
@@ -142,11 +142,11 @@ def test_the_schedule_has_the_best_limit_of_that_draft_at_every_batch() -> None:
         )
     )
     assert plan.schedule == (
-        Step(from_batch=1, to_batch=4, limit=3),
-        Step(from_batch=5, to_batch=8, limit=1),  # never above the limit of the plan
-        Step(from_batch=9, to_batch=None, limit=0),
+        Step(from_batch=1, to_batch=4, max_draft_tokens=3),
+        Step(from_batch=5, to_batch=8, max_draft_tokens=1),  # never above the limit of the plan
+        Step(from_batch=9, to_batch=None, max_draft_tokens=0),
     )
-    assert (plan.limit, plan.measured.batch) == (3, 1)
+    assert (plan.max_draft_tokens, plan.measured.batch) == (3, 1)
 
 
 def test_where_it_pays_from_some_batch_on_the_figures_are_of_that_one() -> None:
@@ -154,8 +154,8 @@ def test_where_it_pays_from_some_batch_on_the_figures_are_of_that_one() -> None:
     plan = checked(decide_replay(document(predicted)))
     assert plan.measured.batch == 4
     assert plan.schedule == (
-        Step(from_batch=1, to_batch=1, limit=0),
-        Step(from_batch=2, to_batch=4, limit=3),
+        Step(from_batch=1, to_batch=1, max_draft_tokens=0),
+        Step(from_batch=2, to_batch=4, max_draft_tokens=3),
     )
 
 
@@ -167,11 +167,11 @@ def test_where_it_pays_from_some_batch_on_the_figures_are_of_that_one() -> None:
         (1.04, 0.01, "Plain decoding, because less than 5 % is more than predictions can tell: "),
     ],
 )
-def test_what_does_not_clearly_pay_is_plain_decoding(value, spread, why) -> None:
+def test_what_does_not_clearly_pay_is_baseline_decoding(value, spread, why) -> None:
     plan = checked(decide_replay(document({1: {"lookup:3": value}}, spread)))
-    assert (plan.draft, plan.limit, plan.schedule) == (None, 0, ())
+    assert (plan.draft, plan.max_draft_tokens, plan.schedule) == (None, 0, ())
     assert plan.expected.gain is None
-    assert plan.remarks[1].startswith(why)
+    assert plan.notes[1].startswith(why)
 
 
 def test_a_better_one_in_doubt_hides_none_that_pays() -> None:
@@ -180,25 +180,24 @@ def test_a_better_one_in_doubt_hides_none_that_pays() -> None:
     found = document({1: gains, 4: {**gains, "lookup:3": 1.25, "lookup:7": 1.1}})
     for batch, name in (("1", "lookup:7"), ("4", "lookup:3")):
         price = found["predicted"][batch]["policies"][name]["all"]
-        price["times_plain"] |= {"low": 0.95, "high": 2.4}
+        price["speedup"] |= {"low": 0.95, "high": 2.4}
     plan = checked(decide_replay(found))
     assert plan.measured.configuration == "lookup:3"
-    assert plan.remarks[1] == (
-        "Not chosen: lookup:7, 1.50 times plain (95 % interval 0.95 to 2.40): its interval "
-        "reaches 1."
+    assert plan.notes[1] == (
+        "Not chosen: lookup:7, 1.50 speedup (95 % interval 0.95 to 2.40): its interval reaches 1."
     )
     assert plan.schedule == (
-        Step(from_batch=1, to_batch=1, limit=3),
-        Step(from_batch=2, to_batch=4, limit=1),
+        Step(from_batch=1, to_batch=1, max_draft_tokens=3),
+        Step(from_batch=2, to_batch=4, max_draft_tokens=1),
     )
     named = checked(decide_replay(found, configuration="lookup:1"))
-    assert not any(said.startswith("Not chosen") for said in named.remarks)
+    assert not any(said.startswith("Not chosen") for said in named.notes)
 
 
 @pytest.mark.parametrize("value", [10**400, float("inf")])
 def test_a_gain_that_is_no_finite_number_is_refused(value: float) -> None:
     found = document({1: {"lookup:3": 1.4}})
-    found["predicted"]["1"]["policies"]["lookup:3"]["all"]["times_plain"]["high"] = value
+    found["predicted"]["1"]["policies"]["lookup:3"]["all"]["speedup"]["high"] = value
     with pytest.raises(DataError, match="replay.json can't be read"):
         decide_replay(found, file="replay.json")
 
@@ -206,23 +205,21 @@ def test_a_gain_that_is_no_finite_number_is_refused(value: float) -> None:
 def test_one_answer_is_no_evidence() -> None:
     one = document({1: {"lookup:3": 1.5}})
     for each in one["predicted"]["1"]["policies"]["lookup:3"].values():
-        if "times_plain" in each:
-            each["times_plain"] |= {"low": None, "high": None}
+        if "speedup" in each:
+            each["speedup"] |= {"low": None, "high": None}
     plan = checked(decide_replay(one))
     assert plan.draft is None
-    assert plan.remarks[1].startswith("Plain decoding, because one answer is no evidence")
+    assert plan.notes[1].startswith("Plain decoding, because one answer is no evidence")
 
 
 def test_a_plug_in_s_draft_hides_none_that_a_plan_can_name() -> None:
     gains = {1: {"measured": 1.2, "lookup:3": 1.3, "d:3": 1.7}}
     found = document(gains)
-    found["drafts"]["d"]["facts"] = {"draft": "oracle"}
+    found["drafts"]["d"]["metadata"] = {"draft": "oracle"}
     plan = checked(decide_replay(found))
     assert plan.draft is not None
     assert plan.draft.name == "lookup"
-    assert "Left out, because no engine but Paceline knows its draft: d:3." in " ".join(
-        plan.remarks
-    )
+    assert "Left out, because no engine but Paceline knows its draft: d:3." in " ".join(plan.notes)
     with pytest.raises(SettingError, match="oracle"):
         decide_replay(found, configuration="d:3")
 
@@ -232,12 +229,16 @@ def test_our_policy_is_named_where_it_is_better_and_taken_where_it_is_asked_for(
     plan = checked(decide_replay(found))
     assert plan.measured.configuration == "lookup:3"
     assert (
-        "Paceline's own policy, with all drafts of the replay, is predicted 1.60 times plain; name "
+        "Paceline's own policy, with all drafts of the replay, is predicted 1.60 speedup; name "
         "it with --configuration measured."
-    ) in plan.remarks
+    ) in plan.notes
     named = checked(decide_replay(found, configuration="measured"))
     assert named.draft is not None
-    assert (named.draft.kind, named.limit, named.mean_limit) == ("several", None, None)
+    assert (named.draft.kind, named.max_draft_tokens, named.mean_draft_tokens) == (
+        "several",
+        None,
+        None,
+    )
     assert named.expected.gain is not None
     assert named.expected.gain.value == 1.6
     assert named.expected.tokens_per_round is None  # not counted, so not told
@@ -246,8 +247,8 @@ def test_our_policy_is_named_where_it_is_better_and_taken_where_it_is_asked_for(
 def test_a_named_one_keeps_its_limit_and_is_said_not_to_pay() -> None:
     found = document({1: {"lookup:1": 1.3, "lookup:3": 0.9}, 4: {"lookup:1": 1.2, "lookup:3": 0.8}})
     plan = checked(decide_replay(found, configuration="lookup:3"))
-    assert (plan.limit, plan.schedule) == (3, ())
-    assert plan.remarks[1].startswith("lookup:3 was asked for, though it isn't known to pay: 0.90")
+    assert (plan.max_draft_tokens, plan.schedule) == (3, ())
+    assert plan.notes[1].startswith("lookup:3 was asked for, though it isn't known to pay: 0.90")
     with pytest.raises(SettingError, match="Did you mean 'lookup:3'"):
         decide_replay(found, configuration="lookup:4")
 
@@ -255,8 +256,8 @@ def test_a_named_one_keeps_its_limit_and_is_said_not_to_pay() -> None:
 def test_a_batch_without_figures_is_left_out_and_named() -> None:
     predicted = {1: {"lookup:3": 1.4}, 4: {"lookup:3": 1.2}, 64: {"lookup:3": None}}
     plan = checked(decide_replay(document(predicted)))
-    assert plan.schedule == (Step(from_batch=1, to_batch=4, limit=3),)
-    assert "Not priced, so not in the schedule: batches of 64." in plan.remarks
+    assert plan.schedule == (Step(from_batch=1, to_batch=4, max_draft_tokens=3),)
+    assert "Not priced, so not in the schedule: batches of 64." in plan.notes
     with pytest.raises(DataError, match="has no figure of any draft"):
         decide_replay(document({64: {"lookup:3": None}}))
 
@@ -272,7 +273,7 @@ def test_what_was_left_out_or_interrupted_is_said() -> None:
         "Answers that couldn't be replayed: 1.",
         "Lines of the workload that were skipped: 1.",
     ):
-        assert said in plan.remarks
+        assert said in plan.notes
 
 
 def test_a_model_s_place_goes_along() -> None:
@@ -315,15 +316,15 @@ def test_a_real_replay_s_break_even_is_the_seconds_of_its_drafted_rounds() -> No
     log = Log(answers)
     traces = tuple(replay(log, drafts, {5}))
     header = Header(
-        target=target.facts(), temperature=0.0, sources=sources_of(drafts), weighs=("lookup",)
+        target=target.metadata(), temperature=0.0, sources=sources_of(drafts), weighs=("lookup",)
     )
     recording = Recording(header, traces)
     result = ReplayResult(
-        target_facts(target),
+        target_metadata(target),
         Workload("w", ()),
         log,
         0.0,
-        {"lookup": draft_facts(drafts["lookup"])},
+        {"lookup": draft_metadata(drafts["lookup"])},
         replayed=8,
         complete=True,
         costs="costs.json",

@@ -15,7 +15,7 @@ from paceline.bench.server.result import (
     Asked,
     EndpointResult,
     Header,
-    Stretch,
+    Segment,
 )
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
@@ -90,8 +90,8 @@ def live(
                 one = answer(seconds, ttft_s=50.0 if at == 0 else 0.1)
                 result.asked.append(Asked(server, n, block, id, category, False, one))
             found = counters if server == FIRST else against
-            result.stretches.append(
-                Stretch(
+            result.segments.append(
+                Segment(
                     server,
                     n,
                     n,
@@ -114,7 +114,7 @@ def checked(plan: PlanDocument) -> PlanDocument:
 def test_what_pays_with_what_the_server_counted() -> None:
     result = live({1: 1.6}, counted(16))
     plan = checked(decide_endpoint(result, DRAFT, 4, file="run.jsonl"))
-    assert (plan.draft, plan.limit) == (DRAFT, 4)
+    assert (plan.draft, plan.max_draft_tokens) == (DRAFT, 4)
     assert (plan.target.name, plan.target.engine, plan.target.path) == ("big", "vLLM", None)
     expected = plan.expected
     assert expected.acceptance_at == pytest.approx((0.8, 0.6, 0.4, 0.2))
@@ -128,23 +128,23 @@ def test_what_pays_with_what_the_server_counted() -> None:
     assert expected.gain.value == ratio.value == pytest.approx(1.536, rel=0.01)
     assert expected.break_even_tokens == pytest.approx((2.0 / ratio.value - 0.5) / 0.5)
     assert expected.gain_by_category["code"].value > 1.8
-    assert plan.mean_limit == 4
+    assert plan.mean_draft_tokens == 4
     assert plan.schedule == ()
     assert (plan.measured.prompts, plan.measured.tokens) == (16, 16 * 20)
     assert plan.measured.machine["server"] == "vLLM"
     assert plan.measured.machine["client"] == {"cpu": "A CPU", "cores": 8}
     assert plan.measured.sampling == {"temperature": 0.0, "min_p": 0.05}
     assert plan.measured.when == "2026-03-01T12:00:00+00:00"
-    assert plan.remarks[0].startswith("Worst in chat: 1.2")
-    assert "What drafted is as the user described it: servers don't tell." in plan.remarks
-    assert any(said.startswith("It holds for one sequence") for said in plan.remarks)
+    assert plan.notes[0].startswith("Worst in chat: 1.2")
+    assert "What drafted is as the user described it: servers don't tell." in plan.notes
+    assert any(said.startswith("It holds for one sequence") for said in plan.notes)
     whole = result.whole_ratio(1)
     assert whole is not None
     assert any(
         said.startswith(f"Whole answers, prompts and waits included: {whole.value:.2f} times")
-        for said in plan.remarks
+        for said in plan.notes
     )
-    assert not any("Texts were equal" in said for said in plan.remarks)
+    assert not any("Texts were equal" in said for said in plan.notes)
 
 
 def test_texts_that_differ_are_counted() -> None:
@@ -154,7 +154,7 @@ def test_texts_that_differ_are_counted() -> None:
     assert (
         "Texts were equal on both servers in 15 of 16 prompts; a difference may be numeric, it "
         "isn't judged."
-    ) in decide_endpoint(result, DRAFT, 4).remarks
+    ) in decide_endpoint(result, DRAFT, 4).notes
 
 
 def test_where_the_break_even_is_a_gain_of_one_comes_out() -> None:
@@ -170,13 +170,15 @@ def test_where_the_break_even_is_a_gain_of_one_comes_out() -> None:
 def test_numbers_of_clients_make_the_schedule() -> None:
     plan = checked(decide_endpoint(live({32: 0.9, 1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
     assert plan.schedule == (
-        Step(from_batch=1, to_batch=8, limit=4),
-        Step(from_batch=9, to_batch=None, limit=0),
+        Step(from_batch=1, to_batch=8, max_draft_tokens=4),
+        Step(from_batch=9, to_batch=None, max_draft_tokens=0),
     )
     assert plan.measured.batch == 1
-    assert plan.remarks[0].startswith("With 32 clients at once it isn't known to pay: 0.8")
+    assert plan.notes[0].startswith("With 32 clients at once it isn't known to pay: 0.8")
     everywhere = checked(decide_endpoint(live({1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
-    assert everywhere.schedule == (Step(from_batch=1, to_batch=8, limit=4),)  # and no further
+    assert everywhere.schedule == (
+        Step(from_batch=1, to_batch=8, max_draft_tokens=4),
+    )  # and no further
 
 
 @pytest.mark.parametrize(
@@ -186,11 +188,11 @@ def test_numbers_of_clients_make_the_schedule() -> None:
         (1.08, 0.5, "Plain decoding, because the interval reaches 1, which is no evidence: "),
     ],
 )
-def test_what_does_not_clearly_pay_is_plain_decoding(gain, spread, why) -> None:
+def test_what_does_not_clearly_pay_is_baseline_decoding(gain, spread, why) -> None:
     plan = checked(decide_endpoint(live({1: gain}, counted(16), spread=spread), DRAFT, 4))
-    assert (plan.draft, plan.limit, plan.mean_limit) == (None, 0, None)
+    assert (plan.draft, plan.max_draft_tokens, plan.mean_draft_tokens) == (None, 0, None)
     assert plan.expected.acceptance_at == ()
-    assert plan.remarks[0].startswith(f"{why}the best to choose from, owner/draft with one client")
+    assert plan.notes[0].startswith(f"{why}the best to choose from, owner/draft with one client")
 
 
 def test_servers_the_wrong_way_round_are_refused() -> None:
@@ -207,23 +209,31 @@ def test_servers_the_wrong_way_round_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "changes", "said"),
+    ("max_draft_tokens", "changes", "said"),
     [
-        (3, {}, "--limit is 3, and the endpoint accepted tokens at position 4 of a draft."),
-        (3, {"accepted_by_position": ()}, "--limit is 3, and the endpoint drafted 4.00 tokens a"),
-        (7, {}, "--limit is 7, and the endpoint counts 4 positions of a draft."),
+        (
+            3,
+            {},
+            "--max-draft-tokens is 3, and the endpoint accepted tokens at position 4 of a draft.",
+        ),
+        (
+            3,
+            {"accepted_by_position": ()},
+            "--max-draft-tokens is 3, and the endpoint drafted 4.00 tokens a",
+        ),
+        (7, {}, "--max-draft-tokens is 7, and the endpoint counts 4 positions of a draft."),
     ],
 )
-def test_a_limit_that_the_counters_contradict_is_refused(limit, changes, said) -> None:
+def test_a_limit_that_the_counters_contradict_is_refused(max_draft_tokens, changes, said) -> None:
     counters = replace(counted(16), **changes)
     with pytest.raises(SettingError) as raised:
-        decide_endpoint(live({1: 1.6}, counters), DRAFT, limit)
+        decide_endpoint(live({1: 1.6}, counters), DRAFT, max_draft_tokens)
     assert str(raised.value).startswith(said)
 
 
 def test_only_vllm_counts_as_many_positions_as_it_drafts() -> None:
     other = replace(counted(16), server="llama.cpp")
-    assert decide_endpoint(live({1: 1.6}, other), DRAFT, 16).limit == 16
+    assert decide_endpoint(live({1: 1.6}, other), DRAFT, 16).max_draft_tokens == 16
 
 
 def test_a_server_that_counts_nothing_leaves_figures_unknown() -> None:
@@ -238,8 +248,8 @@ def test_a_server_that_counts_nothing_leaves_figures_unknown() -> None:
         "break_even_tokens",
     ):
         assert getattr(expected, name) is None
-    assert plan.mean_limit is None
-    assert "The server counted no drafts, so acceptance is not known." in plan.remarks
+    assert plan.mean_draft_tokens is None
+    assert "The server counted no drafts, so acceptance is not known." in plan.notes
 
 
 def test_what_is_told_with_the_answers_stands_in_for_counters() -> None:
@@ -269,7 +279,7 @@ def test_servers_that_differ_in_more_than_drafts_are_named() -> None:
     assert (
         "The servers differ, so the gain is not the drafts' alone: server is vLLM and llama.cpp, "
         "version is 0.32.0 and None."
-    ) in decide_endpoint(result, DRAFT, 4).remarks
+    ) in decide_endpoint(result, DRAFT, 4).notes
 
 
 def test_what_failed_was_left_out_or_is_missing_is_said() -> None:
@@ -288,7 +298,7 @@ def test_what_failed_was_left_out_or_is_missing_is_said() -> None:
         "Failed on a server and left out: 1 prompt (code-0).",
         "Left out: 1 later turn (code-9).",
     ):
-        assert said in plan.remarks
+        assert said in plan.notes
     result.asked.clear()
     with pytest.raises(DataError, match="No prompt was answered by both servers"):
         decide_endpoint(result, DRAFT, 4)

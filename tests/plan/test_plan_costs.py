@@ -27,8 +27,11 @@ TARGET = costs(0.1, 0.14, 0.16, 0.135)  # r: 1, 1.4, 1.6, 1.35: four rows cost l
 def test_the_best_limit_is_found_behind_a_step() -> None:
     (draft,) = make_plan(TARGET, [model(0.01)], [0.5]).drafts
     # c = 0.1. Limit 1: 1.5 / 1.5 = 1; limit 2: 1.75 / 1.8 < 1; limit 3: 1.875 / 1.65.
-    assert (draft.best[0.5].limit, draft.best[0.5].times_plain) == (3, round(1.875 / 1.65, 3))
-    assert draft.times_plain(0.5) == pytest.approx([1, 1, 1.75 / 1.8, 1.875 / 1.65])
+    assert (draft.best[0.5].max_draft_tokens, draft.best[0.5].speedup) == (
+        3,
+        round(1.875 / 1.65, 3),
+    )
+    assert draft.speedup(0.5) == pytest.approx([1, 1, 1.75 / 1.8, 1.875 / 1.65])
     assert draft.break_even[1] == pytest.approx(0.5, abs=1e-5)  # r(2) + c − 1
     # 1 + α + α² = 1.8 has its root at (√4.2 − 1) / 2.
     assert draft.break_even[2] == pytest.approx((4.2**0.5 - 1) / 2, abs=1e-5)
@@ -37,10 +40,10 @@ def test_the_best_limit_is_found_behind_a_step() -> None:
     assert draft.least[0] == 3
 
 
-def test_overhead_counts_in_plain_rounds_too() -> None:
+def test_overhead_counts_in_baseline_rounds_too() -> None:
     (draft,) = make_plan(costs(0.1, 0.12, overhead_s=0.1), [model(0.02)], [0.5]).drafts
     # Plain 0.2 s a token; limit 1: 1.5 tokens in 0.12 + 0.02 + 0.1 = 0.24 s.
-    assert draft.best[0.5].times_plain == pytest.approx(1.25)
+    assert draft.best[0.5].speedup == pytest.approx(1.25)
 
 
 def test_a_draft_that_always_loses_is_told_with_its_figures() -> None:
@@ -48,7 +51,7 @@ def test_a_draft_that_always_loses_is_told_with_its_figures() -> None:
     lookup, small = plan.drafts
     assert small.least is None
     assert set(small.break_even.values()) == {None}
-    assert {best.limit for best in small.best.values()} == {0}
+    assert {best.max_draft_tokens for best in small.best.values()} == {0}
     said = sentence(plan)
     assert said.startswith("Draft with lookup, 3 tokens on ")
     assert said.endswith(
@@ -67,13 +70,13 @@ def test_what_pays_is_said_first() -> None:
 def test_decode_plainly_where_width_costs_as_much_as_rounds() -> None:
     plan = make_plan(costs(0.1, 0.2, 0.3), [Source("lookup", True, True)])
     assert sentence(plan).startswith("Decode plainly; lookup ")
-    assert all((best.limit, best.times_plain) == (0, 1.0) for best in plan.drafts[0].matches)
+    assert all((best.max_draft_tokens, best.speedup) == (0, 1.0) for best in plan.drafts[0].matches)
 
 
 def test_long_matches_bear_longer_drafts_than_short_ones() -> None:
     # A step at width 3: after a short match one token pays, after a long one all five do.
     plan = make_plan(costs(0.1, 0.12, 0.25, 0.26, 0.27, 0.28), [Source("lookup", True, True)])
-    limits = {best.case: best.limit for best in plan.drafts[0].matches}
+    limits = {best.case: best.max_draft_tokens for best in plan.drafts[0].matches}
     assert (limits["short"], limits["long"]) == (1, 5)
     assert "1 token on short and medium matches, 5 tokens on long matches" in sentence(plan)
 
@@ -84,8 +87,8 @@ def test_given_acceptances_decide() -> None:
     assert sentence(low).startswith("Decode plainly; lookup doesn't pay at acceptance 0.1: ")
     high = make_plan(TARGET, sources, [0.9, 0.1])
     # Free: 3.439 tokens in 1.35 passes; with the model: in 1.65.
-    assert "3 tokens at acceptance 0.9 (2.55 times plain), none at 0.1" in sentence(high)
-    assert "3 tokens at acceptance 0.9 (2.08 times plain), none at 0.1" in sentence(high)
+    assert "3 tokens at acceptance 0.9 (2.55 speedup), none at 0.1" in sentence(high)
+    assert "3 tokens at acceptance 0.9 (2.08 speedup), none at 0.1" in sentence(high)
 
 
 def test_lines_and_document_tell_the_same() -> None:
@@ -98,7 +101,7 @@ def test_lines_and_document_tell_the_same() -> None:
     assert document["r"][4] == pytest.approx(1.35)
     assert document["decision"] == sentence(plan)
     assert [d["draft_cost"] for d in document["drafts"]] == pytest.approx([0.0, 0.1])
-    assert document["drafts"][1]["least"]["limit"] == 3
+    assert document["drafts"][1]["least"]["max_draft_tokens"] == 3
 
 
 def test_words_for_a_target() -> None:

@@ -34,12 +34,12 @@ PLAN = PlanDocument(
         vocabulary_size=100,
         vocabulary_hash="ab",
     ),
-    limit=7,
-    mean_limit=6.5,
+    max_draft_tokens=7,
+    mean_draft_tokens=6.5,
     schedule=(
-        Step(from_batch=1, to_batch=4, limit=7),
-        Step(from_batch=5, to_batch=16, limit=3),
-        Step(from_batch=17, to_batch=None, limit=0),
+        Step(from_batch=1, to_batch=4, max_draft_tokens=7),
+        Step(from_batch=5, to_batch=16, max_draft_tokens=3),
+        Step(from_batch=17, to_batch=None, max_draft_tokens=0),
     ),
     expected=Expected(
         acceptance_at=(0.8, 0.5),
@@ -62,10 +62,16 @@ PLAN = PlanDocument(
         configuration="d.gguf -n 7",
         verifier="chain",
     ),
-    remarks=("Worst in chat.", "“Quoted”."),
+    notes=("Worst in chat.", "“Quoted”."),
 )
-PLAIN = replace(
-    PLAN, draft=None, limit=0, mean_limit=None, schedule=(), expected=Expected(), remarks=()
+BASELINE = replace(
+    PLAN,
+    draft=None,
+    max_draft_tokens=0,
+    mean_draft_tokens=None,
+    schedule=(),
+    expected=Expected(),
+    notes=(),
 )
 
 
@@ -83,7 +89,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("plan", [PLAN, PLAIN, replace(PLAN, limit=None)])
+@pytest.mark.parametrize("plan", [PLAN, BASELINE, replace(PLAN, max_draft_tokens=None)])
 def test_what_is_written_is_read(tmp_path: Path, plan: PlanDocument) -> None:
     plan.write(tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == plan
@@ -96,7 +102,7 @@ def test_fields_with_a_default_may_be_left_out() -> None:
             "version": 1,
             "target": {"name": "t", "engine": "vLLM"},
             "draft": {"kind": "ngram", "name": "ngram"},
-            "limit": 4,
+            "max_draft_tokens": 4,
             "measured": {"source": "costs"},
         }
     )
@@ -185,18 +191,18 @@ def test_every_field_of_another_type_is_refused_by_name(path: str) -> None:
         ("draft.kind", "eagle5", "draft.kind is 'eagle5', not one of lookup,"),
         ("draft.model", "", "draft.model is empty"),
         ("draft.settings", ["a"], "draft.settings is ['a'], not an object"),
-        ("limit", 0, "limit is 0, below 1"),
-        ("limit", True, "limit is True, not a whole number"),
-        ("limit", "7", "limit is '7', not a whole number"),
-        ("limit", 6, "schedule.limit is 7, above limit 6"),
+        ("max_draft_tokens", 0, "max_draft_tokens is 0, below 1"),
+        ("max_draft_tokens", True, "max_draft_tokens is True, not a whole number"),
+        ("max_draft_tokens", "7", "max_draft_tokens is '7', not a whole number"),
+        ("max_draft_tokens", 6, "schedule.max_draft_tokens is 7, above max_draft_tokens 6"),
         ("draft", None, "there is no draft, and limit is not 0"),
-        ("mean_limit", -1, "mean_limit is -1, below 0"),
+        ("mean_draft_tokens", -1, "mean_draft_tokens is -1, below 0"),
         ("schedule.0.from_batch", 2, "schedule begins at a batch of 2, not 1"),
         ("schedule.0.to_batch", 0, "schedule goes from 1 to 0"),
         ("schedule.1.from_batch", 6, "schedule doesn't go on from 4 to 6"),
         ("schedule.1.from_batch", 4, "schedule doesn't go on from 4 to 4"),
         ("schedule.1.to_batch", None, "schedule doesn't go on from None to 17"),
-        ("schedule.2.limit", -1, "schedule.limit is -1, below 0"),
+        ("schedule.2.max_draft_tokens", -1, "schedule.max_draft_tokens is -1, below 0"),
         ("schedule", {}, "schedule is {}, not a list"),
         ("schedule", 0, "schedule is 0, not a list"),
         ("expected", [], "expected is [], not an object"),
@@ -218,8 +224,8 @@ def test_every_field_of_another_type_is_refused_by_name(path: str) -> None:
         ("measured.tokens", -1, "measured.tokens is -1, below 0"),
         ("measured.batch", 0, "measured.batch is 0, below 1"),
         ("measured.exact", 1, "measured.exact is 1, not true or false"),
-        ("remarks", "Worst", "remarks is 'Worst', not a list"),
-        ("remarks.0", 5, "remarks[0] is 5, not a text"),
+        ("notes", "Worst", "notes is 'Worst', not a list"),
+        ("notes.0", 5, "notes[0] is 5, not a text"),
     ],
 )
 def test_what_is_out_of_range_is_named_with_its_value(path: str, value: Any, said: str) -> None:
@@ -230,7 +236,9 @@ def test_what_is_out_of_range_is_named_with_its_value(path: str, value: Any, sai
 
 
 def test_without_a_draft_the_schedule_has_none_either() -> None:
-    found = document(PLAIN) | {"schedule": [{"from_batch": 1, "to_batch": None, "limit": 3}]}
+    found = document(BASELINE) | {
+        "schedule": [{"from_batch": 1, "to_batch": None, "max_draft_tokens": 3}]
+    }
     with pytest.raises(DataError, match="there is no draft"):
         plan_from_json(found)
 
@@ -271,14 +279,14 @@ def test_files_that_hold_no_plan(tmp_path: Path) -> None:
 
 
 def test_a_number_that_is_none_is_refused_in_a_document_too() -> None:
-    for path in ("mean_limit", "expected.break_even_tokens", "expected.gain.value"):
+    for path in ("mean_draft_tokens", "expected.break_even_tokens", "expected.gain.value"):
         with pytest.raises(DataError, match="is nan, not a number"):
             plan_from_json(changed(path, float("nan")))
 
 
 def test_a_number_too_large_for_a_float_and_too_deep_a_nest_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="mean_limit is 10+, not a number"):
-        plan_from_json(changed("mean_limit", 10**400))
+    with pytest.raises(DataError, match="mean_draft_tokens is 10+, not a number"):
+        plan_from_json(changed("mean_draft_tokens", 10**400))
     path = tmp_path / "plan.json"
     path.write_text("[" * 200_000, encoding="utf-8")
     with pytest.raises(DataError, match="is nested too deeply"):
@@ -287,7 +295,7 @@ def test_a_number_too_large_for_a_float_and_too_deep_a_nest_are_refused(tmp_path
     for _ in range(200_000):
         deep = [deep]
     with pytest.raises(DataError, match="is nested too deeply"):
-        plan_from_json(changed("limit", deep))
+        plan_from_json(changed("max_draft_tokens", deep))
 
 
 def test_a_file_that_says_it_is_a_plan_is_one_though_it_cant_be_read(tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ from paceline.plan.document import (
     Step,
     Target,
 )
-from paceline.plan.summary import plan_card
+from paceline.plan.summary import plan_summary
 
 PLAN = PlanDocument(
     target=Target(name="a-target-with-a-long-name.gguf", engine="llamacpp", path=f"/m{'/x' * 60}"),
     draft=Draft(kind="model", name="d", model="/m/d.gguf", settings={"calibrate": True}),
-    limit=1,
+    max_draft_tokens=1,
     schedule=(
-        Step(from_batch=1, to_batch=1, limit=1),
-        Step(from_batch=2, to_batch=4, limit=1),
-        Step(from_batch=5, to_batch=None, limit=0),
+        Step(from_batch=1, to_batch=1, max_draft_tokens=1),
+        Step(from_batch=2, to_batch=4, max_draft_tokens=1),
+        Step(from_batch=5, to_batch=None, max_draft_tokens=0),
     ),
     expected=Expected(
         acceptance_at=tuple(0.9**at for at in range(20)),
@@ -42,14 +42,12 @@ PLAN = PlanDocument(
         prompts=12,
         tokens=600,
     ),
-    remarks=(
-        "A remark that is so long that it can't stand on one line of eighty columns, as many.",
-    ),
+    notes=("A remark that is so long that it can't stand on one line of eighty columns, as many.",),
 )
 
 
 def test_what_to_run_comes_first_and_nothing_is_left_out() -> None:
-    assert plan_card(replace(PLAN, target=replace(PLAN.target, path=None))).splitlines() == [
+    assert plan_summary(replace(PLAN, target=replace(PLAN.target, path=None))).splitlines() == [
         "Run a-target-with-a-long-name.gguf with the draft d, at most 1 token a round.",
         "",
         "target    a-target-with-a-long-name.gguf on llamacpp",
@@ -57,7 +55,7 @@ def test_what_to_run_comes_first_and_nothing_is_left_out() -> None:
         "batch     1: at most 1 token",
         "          2 to 4: at most 1 token",
         "          5 and more: no draft",
-        "expected  1.50 times plain (95 % interval 1.20 to 1.80), measured",
+        "expected  1.50 speedup (95 % interval 1.20 to 1.80), measured",
         "          1.90 tokens per round; 2.10 per drafted round; drafting pays from",
         "            1.40 tokens per drafted round",
         "          90% of drafted tokens accepted",
@@ -74,26 +72,32 @@ def test_what_to_run_comes_first_and_nothing_is_left_out() -> None:
 
 
 def test_only_what_has_no_space_goes_past_80_columns() -> None:
-    long = [line for line in plan_card(PLAN).splitlines() if len(line) > 80]
+    long = [line for line in plan_summary(PLAN).splitlines() if len(line) > 80]
     assert [line.strip() for line in long] == [PLAN.target.path]
 
 
 def test_without_a_draft_and_where_the_policy_chose() -> None:
-    plain = replace(PLAN, draft=None, limit=0, schedule=(), expected=Expected(), remarks=())
-    assert plan_card(plain).startswith("Run a-target-with-a-long-name.gguf plainly: no draft.\n")
-    assert "expected" not in plan_card(plain)
-    auto = " ".join(plan_card(replace(PLAN, limit=None, mean_limit=2.34)).split())
+    baseline = replace(
+        PLAN, draft=None, max_draft_tokens=0, schedule=(), expected=Expected(), notes=()
+    )
+    assert plan_summary(baseline).startswith(
+        "Run a-target-with-a-long-name.gguf plainly: no draft.\n"
+    )
+    assert "expected" not in plan_summary(baseline)
+    auto = " ".join(
+        plan_summary(replace(PLAN, max_draft_tokens=None, mean_draft_tokens=2.34)).split()
+    )
     assert "as many tokens a round as Paceline's policy chooses (2.3 on average)." in auto
 
 
 def test_predicted_is_not_called_measured_and_lossy_is_marked() -> None:
     predicted = replace(PLAN, measured=replace(PLAN.measured, source="replay", exact=False))
-    card = plan_card(predicted)
+    card = plan_summary(predicted)
     assert "1.80), predicted" in card
-    assert "LOSSY: the output law was not the target's" in card
+    assert "LOSSY: the output distribution was not the target's" in card
 
 
 def test_parts_of_a_draft_are_named() -> None:
     part = {"kind": "lookup", "name": "lookup", "model": None, "settings": {}}
     draft = Draft(kind="several", name="lookup + d", settings={"drafts": [part]})
-    assert "draft     several, lookup (lookup)" in plan_card(replace(PLAN, draft=draft))
+    assert "draft     several, lookup (lookup)" in plan_summary(replace(PLAN, draft=draft))

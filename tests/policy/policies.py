@@ -35,7 +35,7 @@ CHEAP, DEAR = line(0.005, 0.0001), line(0.1, 0.002)
 
 
 def policy(target: Costs = FLAT, draft: Costs = CHEAP, *, frozen=True, **options) -> MeasuredPolicy:
-    sources = [Source("lookup", foreseeable=True, weighs=True), Source("model", costs=draft)]
+    sources = [Source("lookup", previewable=True, weighs=True), Source("model", costs=draft)]
     options.setdefault("say", lambda _: None)
     return MeasuredPolicy(target, sources, frozen=frozen, **options)
 
@@ -60,7 +60,7 @@ def run(chosen, requests=None, *, draft_seed: int = 34, tokens: int = 60) -> lis
 def seconds(rounds, costs: Costs, draft: Costs) -> float:
     """What rounds would take by costs: the toy engine's own seconds say nothing."""
     return sum(
-        costs.forward_s(r.width) + (draft.feed_s(2) + (r.limit - 1) * draft.forward_s(1))
+        costs.forward_s(r.width) + (draft.feed_s(2) + (r.max_draft_tokens - 1) * draft.forward_s(1))
         if r.source == "model"
         else costs.forward_s(r.width)
         for r in rounds
@@ -100,7 +100,7 @@ class Empty(LookupDraft):
     """A draft with an engine that never has anything to offer, as one beyond its context."""
 
     name = "empty"
-    foreseeable = weighs = False
+    previewable = weighs = False
 
     def propose(self, contexts, limits):
         return [Proposal((), self.name) for _ in contexts]

@@ -11,7 +11,7 @@ import pytest
 from paceline.errors import SettingError
 from paceline.policy import break_even as breakeven
 from paceline.policy.break_even import (
-    best_limit,
+    best_draft_tokens,
     break_even_acceptance,
     expected_tokens,
     least_acceptance,
@@ -50,19 +50,19 @@ def test_doctests() -> None:
 def test_best_limits_are_those_of_a_table_worked_out_elsewhere(
     slope, cost, acceptance, times, limit
 ) -> None:
-    found = best_limit(acceptance, linear(slope), draft_cost=cost, most=40)
+    found = best_draft_tokens(acceptance, linear(slope), draft_cost=cost, most=40)
     assert found[0] == limit
     assert found[1] == pytest.approx(times, abs=0.011)
 
 
-def test_constant_acceptance_is_a_case_of_survival() -> None:
-    survival = [0.8 ** (i + 1) for i in range(5)]
-    assert tokens_per_round(survival) == pytest.approx(expected_tokens(0.8, 5))
+def test_constant_acceptance_is_a_case_of_acceptance() -> None:
+    acceptance = [0.8 ** (i + 1) for i in range(5)]
+    assert tokens_per_round(acceptance) == pytest.approx(expected_tokens(0.8, 5))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 12])
 @pytest.mark.parametrize("cost", [0, 0.1, 0.4])
-def test_at_break_even_it_takes_as_long_as_plain(limit: int, cost: float) -> None:
+def test_at_break_even_it_takes_as_long_as_baseline(limit: int, cost: float) -> None:
     least = break_even_acceptance(limit, linear(0.1), draft_cost=cost, overhead=0.02)
     assert least is not None
     tokens = expected_tokens(least, limit)
@@ -81,7 +81,7 @@ def test_every_limit_is_tried_because_costs_have_steps() -> None:
     def packed(width: int) -> float:
         return 1.0 if width == 1 else 20.0 if width < 16 else 4.0 if width == 16 else math.inf
 
-    assert best_limit(0.95, packed)[0] == 15
+    assert best_draft_tokens(0.95, packed)[0] == 15
 
 
 @pytest.mark.parametrize("acceptance", [-0.1, 1.1, math.nan])

@@ -16,10 +16,10 @@ def watched(
     share: float, *, sequences: int = 1, steps: int = 300, noise: float = 0.0
 ) -> LearnedCosts:
     """Costs of a server whose step takes 0.1 s for one row and `share` of it more for each."""
-    costs, chance = LearnedCosts(), random.Random(5)
+    costs, rng = LearnedCosts(), random.Random(5)
     for _ in range(steps):
-        rows = sequences + chance.choice((0, 0, 0, 1, 2, 4, 8))
-        seconds = 0.1 * (1 + share * (rows - 1)) * math.exp(chance.uniform(-noise, noise))
+        rows = sequences + rng.choice((0, 0, 0, 1, 2, 4, 8))
+        seconds = 0.1 * (1 + share * (rows - 1)) * math.exp(rng.uniform(-noise, noise))
         costs.observe(rows, sequences, 0, seconds)
     return costs
 
@@ -82,33 +82,33 @@ def test_a_width_taken_for_dear_is_tried_again() -> None:
     assert costs.round_s(1)[5] / costs.round_s(1)[1] < 1 + 4 * costs.row_share + 0.1
 
 
-def test_nothing_to_compare_with_asks_for_a_plain_step() -> None:
+def test_nothing_to_compare_with_asks_for_a_baseline_step() -> None:
     costs = LearnedCosts()
-    assert costs.needs_plain(1)
+    assert costs.needs_baseline(1)
     costs.observe(4, 1, 0, 0.2)  # nothing to compare it with
     assert costs.row_share == FIRST_ROW_SHARE
     costs.observe(1, 1, 0, 0.1)
-    assert not costs.needs_plain(1)
-    assert costs.needs_plain(2)
+    assert not costs.needs_baseline(1)
+    assert costs.needs_baseline(2)
 
 
-def test_where_no_plain_step_can_be_seen_it_is_asked_for_a_few_times_only() -> None:
+def test_where_no_baseline_step_can_be_seen_it_is_asked_for_a_few_times_only() -> None:
     costs = LearnedCosts()
-    assert [costs.needs_plain(3) for _ in range(6)] == [True] * 4 + [False] * 2
-    assert [costs.needs_plain(5) for _ in range(2)] == [True, True]
+    assert [costs.needs_baseline(3) for _ in range(6)] == [True] * 4 + [False] * 2
+    assert [costs.needs_baseline(5) for _ in range(2)] == [True, True]
     assert costs.round_s(3)[5] > costs.round_s(3)[3]
 
 
-def test_after_many_drafted_steps_a_plain_one_is_due() -> None:
+def test_after_many_drafted_steps_a_baseline_one_is_due() -> None:
     costs = LearnedCosts()
     costs.observe(1, 1, 0, 0.1)
     for _ in range(99):
         costs.observe(4, 1, 0, 0.12)
-        assert not costs.needs_plain(1)
+        assert not costs.needs_baseline(1)
     costs.observe(4, 1, 0, 0.12)
-    assert costs.needs_plain(1)
+    assert costs.needs_baseline(1)
     costs.observe(1, 1, 0, 0.1)
-    assert not costs.needs_plain(1)
+    assert not costs.needs_baseline(1)
 
 
 def test_other_numbers_of_sequences_are_told_from_those_seen() -> None:
@@ -121,7 +121,7 @@ def test_times_that_are_none_teach_nothing() -> None:
     costs = LearnedCosts()
     costs.observe(1, 1, 0, 0.0)
     costs.observe(1, 1, 0, -1.0)
-    assert costs.needs_plain(1)
+    assert costs.needs_baseline(1)
 
 
 def test_a_draft_that_has_to_be_asked_needs_no_profile_to_be_on_offer() -> None:

@@ -64,7 +64,7 @@ def test_what_is_out_of_reach_is_not_learned_from() -> None:
     assert r(costs, 2) == 2
 
 
-def test_what_one_sequence_teaches_is_no_price_of_plain_rounds_of_two() -> None:
+def test_what_one_sequence_teaches_is_no_price_of_baseline_rounds_of_two() -> None:
     points = [Point(rows, n, 0, 0.01 * rows) for n in (1, 2) for rows in (2, 4)]
     costs = LiveCosts(Costs(key={}, points=(Point(1, 1, 0, 0.01), *points)))
     costs.table(2)

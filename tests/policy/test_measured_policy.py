@@ -36,28 +36,30 @@ from paceline.verify.chain import ChainVerifier
 @pytest.mark.parametrize("costs", [FLAT, STEEP])
 @pytest.mark.parametrize("draft_seed", [34, 8])
 def test_greedy_text_is_plain_text(costs: Costs, draft_seed: int) -> None:
-    [plain] = run(fixed(None, 0))
+    [baseline] = run(fixed(None, 0))
     [drafted] = run(policy(costs), draft_seed=draft_seed)
-    assert drafted.tokens == plain.tokens
+    assert drafted.tokens == baseline.tokens
 
 
-def test_a_batch_gives_each_request_what_plain_decoding_gives() -> None:
+def test_a_batch_gives_each_request_what_baseline_decoding_gives() -> None:
     requests = [
         Request(
             prompt=(PROMPT * 3)[: 3 + i],
             sampling=Sampling(repetition_penalty=1.0 + 0.1 * (i % 3)),
             stop=StopConditions(max_tokens=20 + 9 * i),
             draft=[None, "lookup", "model"][i % 3],
-            draft_limit=[None, 2, None, 0][i % 4],
+            max_draft_tokens=[None, 2, None, 0][i % 4],
         )
         for i in range(6)
     ]
-    plain, drafted = run(fixed(None, 0), requests), run(policy(), requests)
-    assert [g.tokens for g in drafted] == [g.tokens for g in plain]
-    assert sum(r.limit > 0 for g in drafted for r in g.rounds) > 20
+    baseline, drafted = run(fixed(None, 0), requests), run(policy(), requests)
+    assert [g.tokens for g in drafted] == [g.tokens for g in baseline]
+    assert sum(r.max_draft_tokens > 0 for g in drafted for r in g.rounds) > 20
     for request, generation in zip(requests, drafted, strict=True):
         for r in generation.rounds:
-            assert request.draft_limit is None or r.limit <= request.draft_limit
+            assert (
+                request.max_draft_tokens is None or r.max_draft_tokens <= request.max_draft_tokens
+            )
             assert request.draft is None or r.source in (None, request.draft)
 
 
@@ -73,9 +75,9 @@ class Peeks(MeasuredPolicy):
             draft = stream.drafts["model"]
             stream.open_draft("model")
             [drawn] = draft.propose([stream.context], [1])
-            law = drawn.law(0)
+            distribution = drawn.distribution(0)
             draft.drawn = drawn
-            if law is not None and law.prob(drawn.tokens[0]) < 0.5:
+            if distribution is not None and distribution.prob(drawn.tokens[0]) < 0.5:
                 choices[number] = Choice(None, 0)
         return choices
 
@@ -93,21 +95,22 @@ class Told(ModelDraft):
 
 
 def enumerated(kind: type[MeasuredPolicy] | None, verifier, draft_kind=ModelDraft):
-    """The law of the output over every path of every random choice, through the real loop."""
+    """The distribution of the output over every path of every random choice, through the real
+    loop."""
 
-    def outcome(chance) -> tuple[int, ...]:
+    def outcome(rng) -> tuple[int, ...]:
         engine = ToyEngine(3, seed=2, order=2, end_tokens=(2,))
         drafts = {
             "model": draft_kind(ToyEngine(3, seed=9, end_tokens=(2,)), engine),
             "lookup": LookupDraft(),
         }
-        sources = [Source("lookup", foreseeable=True, weighs=True), Source("model", costs=CHEAP)]
+        sources = [Source("lookup", previewable=True, weighs=True), Source("model", costs=CHEAP)]
         chosen = kind(FLAT, sources, frozen=True, most=2) if kind else fixed(None, 0)
         decoder = Decoder(engine, drafts, verifier(), chosen)
         sampling = Sampling(temperature=0.9, repetition_penalty=1.2)
         stop = StopConditions(max_tokens=4)
         stream = decoder.open(Request(prompt=(0, 1, 0), sampling=sampling, stop=stop))
-        stream.chance = stream.context.chance = chance
+        stream.rng = stream.context.rng = rng
         while not stream.finished:
             decoder.step([stream])
         asked.update(r.source for r in stream.rounds)
@@ -123,28 +126,28 @@ def variation(one, other) -> float:
 
 @pytest.mark.parametrize("verifier", [ChainVerifier, BlockVerifier])
 def test_the_policy_is_part_of_what_is_exact_by_enumeration(verifier) -> None:
-    plain, _ = enumerated(None, verifier)
+    baseline, _ = enumerated(None, verifier)
     drafted, asked = enumerated(MeasuredPolicy, verifier)
     assert {"lookup", "model"} <= asked, "or nothing was proved"
     assert sum(drafted.values()) == pytest.approx(1, abs=1e-6)
-    assert variation(plain, drafted) < 1e-6
+    assert variation(baseline, drafted) < 1e-6
 
 
 def test_a_policy_that_looks_at_a_drawn_token_fails_the_enumeration() -> None:
-    plain, _ = enumerated(None, ChainVerifier)
+    baseline, _ = enumerated(None, ChainVerifier)
     honest, _ = enumerated(MeasuredPolicy, ChainVerifier, Told)
     peeking, _ = enumerated(Peeks, ChainVerifier, Told)
-    assert variation(plain, honest) < 1e-6
-    assert variation(plain, peeking) > 0.01
+    assert variation(baseline, honest) < 1e-6
+    assert variation(baseline, peeking) > 0.01
 
 
 def test_by_recorded_costs_the_choices_are_the_same_in_every_run() -> None:
     sampling = Sampling(temperature=0.8, seed=3)
     requests = [Request(prompt=PROMPT, sampling=sampling, stop=StopConditions(max_tokens=150))]
     first, second = (run(policy(), requests, draft_seed=8)[0] for _ in range(2))
-    shape = [(r.source, r.limit, r.accepted, r.width) for r in first.rounds]
-    assert shape == [(r.source, r.limit, r.accepted, r.width) for r in second.rounds]
-    assert len({limit for _, limit, _, _ in shape}) > 2
+    shape = [(r.source, r.max_draft_tokens, r.accepted, r.width) for r in first.rounds]
+    assert shape == [(r.source, r.max_draft_tokens, r.accepted, r.width) for r in second.rounds]
+    assert len({max_draft_tokens for _, max_draft_tokens, _, _ in shape}) > 2
 
 
 def test_the_target_as_its_own_draft_is_never_asked_and_that_is_said_once() -> None:
@@ -162,33 +165,33 @@ def test_a_useless_draft_costs_at_most_three_percent_and_that_is_said_once() -> 
     said: list[str] = []
     chosen = policy(line(0.1, 0.03), line(0.01, 0.001), say=said.append)
     request = Request(prompt=PROMPT, stop=StopConditions(max_tokens=250), draft="model")
-    [plain] = run(fixed(None, 0), [request])
+    [baseline] = run(fixed(None, 0), [request])
     [drafted] = run(chosen, [request], draft_seed=77)
     asked = [r for r in drafted.rounds if r.source == "model"]
     assert len(asked) >= 2, "it was tried"
     assert sum(r.accepted for r in asked) / sum(r.proposed for r in asked) < 0.3
     costs = line(0.1, 0.03), line(0.01, 0.001)
-    assert seconds(drafted.rounds, *costs) <= 1.03 * seconds(plain.rounds, *costs)
+    assert seconds(drafted.rounds, *costs) <= 1.03 * seconds(baseline.rounds, *costs)
     assert len(said) <= 1
 
 
 def test_a_good_draft_is_used_and_a_dear_width_is_not() -> None:
     [cheap] = run(policy(FLAT, CHEAP), draft_seed=34)
-    assert sum(r.limit for r in cheap.rounds) > 40
+    assert sum(r.max_draft_tokens for r in cheap.rounds) > 40
     assert len(cheap.rounds) < 15
     [dear] = run(policy(STEEP, CHEAP), draft_seed=34)
-    assert max(r.limit for r in dear.rounds) == 0
+    assert max(r.max_draft_tokens for r in dear.rounds) == 0
 
 
 def test_a_batch_shares_one_budget_of_rows() -> None:
     """Rows are cheap up to six and dear beyond: the sequence whose match is long gets them."""
     points = [Point(2, 2, 0, 0.1), Point(6, 2, 0, 0.11), Point(7, 2, 0, 0.3), Point(20, 2, 0, 0.9)]
     costs = Costs(key={}, points=(Point(1, 1, 0, 0.1), Point(2, 1, 0, 0.1), *points))
-    chosen = MeasuredPolicy(costs, [Source("lookup", foreseeable=True, weighs=True)], frozen=True)
+    chosen = MeasuredPolicy(costs, [Source("lookup", previewable=True, weighs=True)], frozen=True)
 
-    def stream(evidence: int) -> SimulatedStream:
+    def stream(match_length: int) -> SimulatedStream:
         count = 60
-        known = SourceTrace((evidence,) * count, (0,) * count, (20,) * count, (20,) * count)
+        known = SourceTrace((match_length,) * count, (0,) * count, (20,) * count, (20,) * count)
         one = stream_of(
             Trace(
                 id="x",
@@ -204,7 +207,7 @@ def test_a_batch_shares_one_budget_of_rows() -> None:
         one.history.length, one.read = 10, 5
         return one
 
-    limits = [choice.limit for choice in chosen([stream(1), stream(20)])]
+    limits = [choice.max_draft_tokens for choice in chosen([stream(1), stream(20)])]
     assert sum(limits) == 4
     assert limits[1] > limits[0]
 
@@ -226,4 +229,4 @@ def test_a_batch_wider_than_what_was_measured_decodes_plainly() -> None:
     decoder = Decoder(engine, {"lookup": LookupDraft()}, ChainVerifier(), chosen)
     done = decode(decoder, requests)
     assert all(g.error is None and len(g.tokens) == 12 for g in done)
-    assert all(r.limit == 0 for g in done for r in g.rounds)
+    assert all(r.max_draft_tokens == 0 for g in done for r in g.rounds)

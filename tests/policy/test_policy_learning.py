@@ -48,7 +48,7 @@ def test_a_draft_that_stopped_paying_returns_when_the_text_changes(share: float)
     late = [r for r in stream.rounds if r.context >= 20 + bad]
     spent = sum(r.draft_s + r.verify_s for r in early if not r.prefill)
     assert spent < 1.05 * costs.forward_s(1) * bad
-    first = next(r.context for r in late if r.limit > 1)
+    first = next(r.context for r in late if r.max_draft_tokens > 1)
     assert first - 20 - bad < 200, "found again within the price of occasional probes"
     spent = sum(r.draft_s + r.verify_s for r in late)
     assert spent < 0.8 * costs.forward_s(1) * good
@@ -94,7 +94,7 @@ def test_prompts_do_not_pay_for_probes() -> None:
     stream = stream_of(trace([0] * 50), 0.0, 0.0)
     chosen([stream])
     stream.rounds.append(sample_round(context=20, prefill=True, verify_s=1e6))
-    chosen.settle()
+    chosen.learn_from_rounds()
     assert chosen._priced["model"].credit_s == 0
 
 
@@ -121,7 +121,7 @@ def test_free_sources_are_judged_though_they_were_never_asked() -> None:
     """On steep costs lookup is not asked; its record grows all the same."""
     chosen = policy(STEEP)
     [generation] = run(chosen)
-    assert not any(r.limit for r in generation.rounds)
+    assert not any(r.max_draft_tokens for r in generation.rounds)
     [(key, shared)] = [(k, s) for k, s in chosen._shared.items() if k[0] == "lookup"]
     assert key == ("lookup", 0.0)
     fresh = policy()._prior("lookup", 0.0).chances
@@ -131,24 +131,24 @@ def test_free_sources_are_judged_though_they_were_never_asked() -> None:
 def test_a_fresh_policy_has_counted_nothing() -> None:
     chosen = policy()
     run(chosen)
-    chosen.settle()
-    assert chosen.account.rounds > 0
-    twin = chosen.fresh()
-    assert twin.account.rounds == 0
-    assert not twin._shared
-    assert chosen.account.rounds > 0
-    run(twin)
-    assert twin.costs is chosen.costs
+    chosen.learn_from_rounds()
+    assert chosen.policy_stats.rounds > 0
+    fork = chosen.fresh()
+    assert fork.policy_stats.rounds == 0
+    assert not fork._shared
+    assert chosen.policy_stats.rounds > 0
+    run(fork)
+    assert fork.costs is chosen.costs
 
 
-def test_the_account_agrees_with_the_rounds() -> None:
+def test_the_policy_stats_agrees_with_the_rounds() -> None:
     chosen = policy()
     [generation] = run(chosen)
-    chosen.settle()
+    chosen.learn_from_rounds()
     decoding = [r for r in generation.rounds if not r.prefill]
-    assert chosen.account.rounds == len(decoding)
-    assert chosen.account.drafted == sum(r.limit > 0 for r in decoding)
-    assert chosen.account.plain_s == pytest.approx(
+    assert chosen.policy_stats.rounds == len(decoding)
+    assert chosen.policy_stats.drafted == sum(r.max_draft_tokens > 0 for r in decoding)
+    assert chosen.policy_stats.baseline_s == pytest.approx(
         sum(r.emitted for r in decoding) * FLAT.forward_s(1)
     )
 
@@ -162,11 +162,13 @@ def test_at_the_end_of_a_request_nothing_unjudged_is_counted() -> None:
     stream.history.length = 50
     assert stream.finished
     stream.rounds.append(
-        sample_round(limit=5, accepted=2, source="model", context=47, draft_s=0.1, verify_s=0.1)
+        sample_round(
+            max_draft_tokens=5, accepted=2, source="model", context=47, draft_s=0.1, verify_s=0.1
+        )
     )
-    chosen.settle()
-    survival = stream.policy_notes.survivals["model"]
-    assert (survival.judged, survival.accepted) == (3, 2)
+    chosen.learn_from_rounds()
+    acceptance = stream.policy_notes.acceptances["model"]
+    assert (acceptance.judged, acceptance.accepted) == (3, 2)
 
 
 def test_running_dry_is_the_request_s_affair() -> None:
@@ -180,12 +182,12 @@ def test_a_draft_without_costs_is_priced_by_what_it_took() -> None:
     class Slow(Empty):
         def propose(self, contexts, limits):
             time.sleep(0.02)
-            return [Proposal((3,) * limit, self.name) for limit in limits]
+            return [Proposal((3,) * max_draft_tokens, self.name) for max_draft_tokens in limits]
 
     chosen = MeasuredPolicy(FLAT, [Source("empty")], say=lambda _: None)
     request = Request(prompt=PROMPT, stop=StopConditions(max_tokens=30))
     decode(Decoder(target(), {"empty": Slow()}, ChainVerifier(), chosen), [request])
-    chosen.settle()
+    chosen.learn_from_rounds()
     learned = chosen._priced["empty"].learned
     assert learned.ask_s >= 0.02
     assert chosen.fresh()._priced["empty"].learned is learned
@@ -200,7 +202,7 @@ def test_by_recorded_costs_no_clock_decides_when_to_probe() -> None:
         chosen([stream])
         stream.history.length += 1
         stream.rounds.append(sample_round(context=30, verify_s=verify_s))
-        chosen.settle()
+        chosen.learn_from_rounds()
         credits += [p.credit_s for p in chosen._priced.values()]
     assert credits[0] == credits[1] > 0
 
@@ -213,8 +215,8 @@ def test_a_probe_takes_no_lookup_s_place() -> None:
         output_tokens=60,
         most_tokens=60,
         sources={
-            name: SourceTrace((evidence,) * 60, (20,) * 60, (20,) * 60, (20,) * 60)
-            for name, evidence in (("lookup", 30), ("model", 0))
+            name: SourceTrace((match_length,) * 60, (20,) * 60, (20,) * 60, (20,) * 60)
+            for name, match_length in (("lookup", 30), ("model", 0))
         },
     )
     sources = [Source("lookup", True, True), Source("model", costs=line(0.09, 0.001))]

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.local.divergence import Divergence
+from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.file import RunFile
 from paceline.bench.local.identities import check_run
 from paceline.bench.local.result import BenchResult, Header
 from paceline.bench.local.run import Described, Run
 from paceline.policy.costs import Costs, Point
-from paceline.policy.stats import Account
-from paceline.types import Departure, Round, Sampling
+from paceline.policy.stats import PolicyStats
+from paceline.types import Divergence, Round, Sampling
 
 ROW_S = {1: 0.020, 2: 0.021, 3: 0.024, 4: 0.022, 5: 0.029, 6: 0.031, 7: 0.033, 8: 0.030}
 """Seconds of a pass by its rows, steps included: four are cheaper than three."""
@@ -40,21 +40,21 @@ def costs(most: int = 8) -> Mapping[str, Any]:
     return Costs(key={"model": "tiny.gguf"}, points=tuple(points[:most])).as_document()
 
 
-def drafted(name: str, limit: int | None, **changes: Any) -> Described:
+def drafted(name: str, max_draft_tokens: int | None, **changes: Any) -> Described:
     return Described(
         **{
             "name": name,
             "target": TARGET,
-            "limit": limit,
+            "max_draft_tokens": max_draft_tokens,
             "verifier": "chain",
             "drafts": {"lookup": {"kind": "lookup"}},
-            "costs": costs() if limit is None else None,
+            "costs": costs() if max_draft_tokens is None else None,
             **changes,
         }
     )
 
 
-PLAIN = Described(name="plain", target=TARGET)
+BASELINE = Described(name="baseline", target=TARGET)
 
 
 def run(
@@ -71,22 +71,22 @@ def run(
 ) -> Run:
     """One answer. Each drafted token is accepted with the same chance, and each round offers the
     limit; `slow` makes every pass take so many times as long."""
-    chance = np.random.default_rng([seed, *map(ord, one.name + id)])
+    rng = np.random.default_rng([seed, *map(ord, one.name + id)])
     rounds = [_round(0, 0, 0, 12, slow * 0.05, prefill=True)]
     emitted = 1
     while emitted < tokens:
-        most = int(chance.integers(0, 8)) if one.limit is None else one.limit
-        limit = min(most, tokens - emitted - 1)
-        misses = np.flatnonzero(chance.random(limit) > acceptance)
-        accepted = int(misses[0]) if len(misses) else limit
-        seconds = slow * ROW_S.get(limit + 1, 0.03) * float(1 + 0.02 * chance.random())
-        rounds.append(_round(limit, accepted, most, 12 + emitted, seconds))
+        most = int(rng.integers(0, 8)) if one.max_draft_tokens is None else one.max_draft_tokens
+        max_draft_tokens = min(most, tokens - emitted - 1)
+        misses = np.flatnonzero(rng.random(max_draft_tokens) > acceptance)
+        accepted = int(misses[0]) if len(misses) else max_draft_tokens
+        seconds = slow * ROW_S.get(max_draft_tokens + 1, 0.03) * float(1 + 0.02 * rng.random())
+        rounds.append(_round(max_draft_tokens, accepted, most, 12 + emitted, seconds))
         emitted += accepted + 1
-    words = _words(emitted, chance) if text is None else _split(text, emitted)
+    words = _words(emitted, rng) if text is None else _split(text, emitted)
     ends = np.cumsum([len(word) for word in words])
     asked = None
-    if one.limit is None:
-        asked = Account()
+    if one.max_draft_tokens is None:
+        asked = PolicyStats()
         for each in rounds[1:]:
             asked.add(each, 0.02)
     return Run(
@@ -95,13 +95,13 @@ def run(
             "id": id,
             "category": category,
             "prompt_tokens": 12,
-            "tokens": tuple(int(t) for t in chance.integers(0, 4000, emitted)),
+            "tokens": tuple(int(t) for t in rng.integers(0, 4000, emitted)),
             "text": "".join(words),
             "ends": tuple(int(end) for end in ends),
             "finish_reason": "max_tokens",
             "rounds": tuple(rounds),
-            "equal_to_plain": None if one.is_plain or not one.greedy else True,
-            "account": asked,
+            "equal_to_baseline": None if one.is_baseline or not one.greedy else True,
+            "policy_stats": asked,
             "cpu_s": 2 * sum(r.verify_s for r in rounds),
             "peak_memory_bytes": 210_000_000,
             **changes,
@@ -109,8 +109,8 @@ def run(
     )
 
 
-def _words(count: int, chance: np.random.Generator) -> list[str]:
-    return [f"{WORDS[i]} " for i in chance.integers(0, len(WORDS), count)]
+def _words(count: int, rng: np.random.Generator) -> list[str]:
+    return [f"{WORDS[i]} " for i in rng.integers(0, len(WORDS), count)]
 
 
 def _split(text: str, count: int) -> list[str]:
@@ -119,15 +119,21 @@ def _split(text: str, count: int) -> list[str]:
 
 
 def _round(
-    limit: int, accepted: int, asked: int, context: int, seconds: float, *, prefill: bool = False
+    max_draft_tokens: int,
+    accepted: int,
+    asked: int,
+    context: int,
+    seconds: float,
+    *,
+    prefill: bool = False,
 ) -> Round:
     return Round(
-        proposed=limit,
+        proposed=max_draft_tokens,
         accepted=accepted,
         emitted=accepted + 1,
         source="lookup" if asked else None,
-        limit=asked,
-        width=limit + 1,
+        max_draft_tokens=asked,
+        width=max_draft_tokens + 1,
         batch=1,
         context=context,
         prefill=prefill,
@@ -161,7 +167,7 @@ def header(configurations: Sequence[Described], prompts: Sequence[tuple[str, str
     )
 
 
-EVERY = (PLAIN, drafted("lookup -n 1", 1), drafted("lookup -n 3", 3), drafted("lookup -n 7", 7))
+EVERY = (BASELINE, drafted("lookup -n 1", 1), drafted("lookup -n 3", 3), drafted("lookup -n 7", 7))
 AUTO = drafted("lookup -n auto", None)
 
 
@@ -205,16 +211,16 @@ LOSSY = drafted(
 )
 
 
-def departed(count: int) -> tuple[Departure, ...]:
-    return tuple(Departure(0.01 * (i % 3), 0.02 * (i % 3)) for i in range(count))
+def departed(count: int) -> tuple[Divergence, ...]:
+    return tuple(Divergence(0.01 * (i % 3), 0.02 * (i % 3)) for i in range(count))
 
 
-def numeric(position: int = 9) -> Divergence:
-    return Divergence(position, 5, 6, 0.013, 0.08, numeric=True)
+def numeric(position: int = 9) -> FirstDifference:
+    return FirstDifference(position, 5, 6, 0.013, 0.08, numeric=True)
 
 
-def fault(position: int = 4) -> Divergence:
-    return Divergence(position, 5, 6, 3.5, 0.08, numeric=False)
+def fault(position: int = 4) -> FirstDifference:
+    return FirstDifference(position, 5, 6, 3.5, 0.08, numeric=False)
 
 
 def sampled(one: Described, temperature: float = 0.8) -> Described:

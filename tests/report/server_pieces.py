@@ -16,7 +16,7 @@ from paceline.bench.server.result import (
     Asked,
     EndpointResult,
     Header,
-    Stretch,
+    Segment,
 )
 from paceline.monitor.counters import Counters
 
@@ -95,20 +95,20 @@ def live(
             **changes,
         }
     )
-    result, chance = EndpointResult(header), np.random.default_rng(0)
+    result, rng = EndpointResult(header), np.random.default_rng(0)
     for block, n in enumerate(clients):
         for server in servers:
             tokens = 0
             for id, category in prompts:
                 gain = categories[category] / n**0.15 if server == FIRST else 1.0
-                s = 0.02 * n**0.3 / gain * float(chance.uniform(0.9, 1.1))
-                one = answer(s, 50, ttft_s=0.05 * n**0.5 * float(chance.uniform(0.8, 1.2)))
+                s = 0.02 * n**0.3 / gain * float(rng.uniform(0.9, 1.1))
+                one = answer(s, 50, ttft_s=0.05 * n**0.5 * float(rng.uniform(0.8, 1.2)))
                 result.asked.append(Asked(server, n, block, id, category, False, one))
                 tokens += 50
             counted = _counters(tokens) if counters and server == FIRST else None
             seconds = sum(a.answer.total_s or 0.0 for a in result.of(server, n)) / n
-            result.stretches.append(
-                Stretch(
+            result.segments.append(
+                Segment(
                     server, n, n, block, tuple(categories), len(prompts), seconds, tokens, counted
                 )
             )
@@ -133,6 +133,6 @@ def written(result: EndpointResult, path: Path) -> str:
             file.leave_out(n, id, why)
         for one in result.asked:
             file.add(one)
-        for stretch in result.stretches:
-            file.add_stretch(stretch)
+        for segment in result.segments:
+            file.add_segment(segment)
     return str(path)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import report_pieces as pieces
-from report_pieces import AUTO, EVERY, PLAIN, bench, drafted
+from report_pieces import AUTO, BASELINE, EVERY, bench, drafted
 from report_pieces import LOSSY as LOOSE
 
 from paceline.bench.local.result import BenchResult
 from paceline.bench.stats import Ratio
-from paceline.decode.stats import figures
+from paceline.decode.stats import stats
 from paceline.errors import DataError, SettingError
 from paceline.report import make, rows
 from paceline.report.document import FAULT, LOSSY, Cell, Paragraph, Plot, Report, Samples, Table
@@ -91,22 +91,22 @@ def test_where_the_recommended_one_loses_is_said_with_the_verdict() -> None:
     assert "is slower than plain" not in said(bench(categories={"code": 0.9}))
 
 
-def test_where_no_draft_pays_plain_is_best() -> None:
+def test_where_no_draft_pays_baseline_is_best() -> None:
     result = bench(categories={"story": 0.0, "chat": 0.02}, each=6)
     text = said(result)
     assert text.startswith("Plain decoding is best. The fastest draft, lookup -n 1, is 0.9")
-    assert summary(result).best(summary(result).groups[0], None) == "plain"
+    assert summary(result).best(summary(result).groups[0], None) == "baseline"
 
 
 def test_an_interval_with_1_in_it_is_no_clear_difference() -> None:
-    result = bench((PLAIN, drafted("lookup -n 7", 7)), categories={"a": 0.8, "b": 0.0}, each=5)
+    result = bench((BASELINE, drafted("lookup -n 7", 7)), categories={"a": 0.8, "b": 0.0}, each=5)
     ratio = result.ratio("lookup -n 7")
     assert ratio.low < 1 < ratio.high
     assert said(result).startswith("No clear difference. The fastest draft, lookup -n 7")
 
 
 def test_one_prompt_has_no_interval_and_says_nothing_of_others() -> None:
-    result = bench((PLAIN, drafted("lookup -n 3", 3)), categories={"code": 0.8}, each=1)
+    result = bench((BASELINE, drafted("lookup -n 3", 3)), categories={"code": 0.8}, each=1)
     text = said(result)
     assert "was faster" in text
     assert "no interval" in text
@@ -123,7 +123,10 @@ def test_a_fault_is_never_recommended() -> None:
     sound = bench()
     assert said(sound).startswith("Use lookup -n 3")
     result = changed(
-        sound, "lookup -n 3", {"equal_to_plain": False, "divergence": pieces.fault()}, {"code-1"}
+        sound,
+        "lookup -n 3",
+        {"equal_to_baseline": False, "first_difference": pieces.fault()},
+        {"code-1"},
     )
     text = said(result)
     assert not text.startswith("Use lookup -n 3")
@@ -134,16 +137,16 @@ def test_a_fault_is_never_recommended() -> None:
     assert Cell("lookup -n 3", marks=(FAULT,)) in table.head
 
 
-def test_if_all_have_faults_plain_is_to_be_used() -> None:
-    result = bench((PLAIN, EVERY[2]))
-    fault = {"equal_to_plain": False, "divergence": pieces.fault()}
+def test_if_all_have_faults_baseline_is_to_be_used() -> None:
+    result = bench((BASELINE, EVERY[2]))
+    fault = {"equal_to_baseline": False, "first_difference": pieces.fault()}
     assert said(changed(result, "lookup -n 3", fault)).startswith("Use plain decoding")
 
 
 def test_a_lossy_configuration_is_marked_wherever_it_is_named_and_never_recommended() -> None:
-    result = bench((PLAIN, EVERY[1], LOOSE))
+    result = bench((BASELINE, EVERY[1], LOOSE))
     result.runs = [
-        replace(run, departures=pieces.departed(len(run.tokens)), equal_to_plain=False)
+        replace(run, divergences=pieces.departed(len(run.tokens)), equal_to_baseline=False)
         if run.configuration == LOOSE.name
         else run
         for run in result.runs
@@ -173,58 +176,62 @@ def test_a_lossy_configuration_is_marked_wherever_it_is_named_and_never_recommen
 
 
 def test_a_lossy_verifier_that_does_not_tell_is_not_measured() -> None:
-    report = report_of([summary(bench((PLAIN, LOOSE)))])
+    report = report_of([summary(bench((BASELINE, LOOSE)))])
     assert any("is not measured" in text for text in words(report))
 
 
 def test_nothing_to_compare_is_said() -> None:
-    assert said(bench((PLAIN,))).startswith("Only plain decoding was measured: 20.8 ms per token")
-    failed = bench((PLAIN,), categories={"a": 0.5}, each=2)
+    assert said(bench((BASELINE,))).startswith(
+        "Only plain decoding was measured: 20.8 ms per token"
+    )
+    failed = bench((BASELINE,), categories={"a": 0.5}, each=2)
     for id, _ in failed.header.prompts:
         failed.fail(id, "The prompt is too long.")
     assert said(failed) == "Nothing was measured: all 2 prompts failed."
     empty = replace(failed, runs=[], failed={})
     assert said(empty).startswith("Nothing was measured: no prompt is finished")
-    one_token = bench((PLAIN, EVERY[1]), tokens=1)
+    one_token = bench((BASELINE, EVERY[1]), tokens=1)
     assert said(one_token).startswith("Nothing can be compared")
-    policy = bench((PLAIN, AUTO), tokens=1)
+    policy = bench((BASELINE, AUTO), tokens=1)
     for result in (failed, empty, one_token, policy):
         assert report_of([summary(result)]).parts  # and nothing falls over
 
 
 def test_a_configuration_that_never_drafted_is_named() -> None:
     idle = drafted("lookup -n auto", None)
-    result = bench((PLAIN, EVERY[1]))
-    plain = [run for run in result.runs if run.configuration == "plain"]
-    runs = [replace(run, configuration=idle.name, equal_to_plain=True) for run in plain]
+    result = bench((BASELINE, EVERY[1]))
+    baseline = [run for run in result.runs if run.configuration == "baseline"]
+    runs = [replace(run, configuration=idle.name, equal_to_baseline=True) for run in baseline]
     header = replace(result.header, configurations=(*result.configurations, idle))
     text = said(replace(result, header=header, runs=[*result.runs, *runs]))
     assert "lookup -n auto never drafted" in text
 
 
 def test_looping_answers_are_said_to_flatter_drafts() -> None:
-    result = bench((PLAIN, EVERY[1]))
-    loop = changed(result, "plain", {"tokens": (1, 2, 3) * 20}, {"code-0"})
+    result = bench((BASELINE, EVERY[1]))
+    loop = changed(result, "baseline", {"tokens": (1, 2, 3) * 20}, {"code-0"})
     assert "1 of 12 plain answers repeat themselves (code)" in said(loop)
     assert "repeat themselves" not in said(result)
-    assert "say little of sound text" in said(changed(result, "plain", {"tokens": (1, 2, 3) * 20}))
+    assert "say little of sound text" in said(
+        changed(result, "baseline", {"tokens": (1, 2, 3) * 20})
+    )
 
 
 def test_configurations_that_are_as_fast_are_said_to_be() -> None:
     twin = drafted("lookup -n 3 again", 3)
-    result = bench((PLAIN, EVERY[2], twin))
+    result = bench((BASELINE, EVERY[2], twin))
     assert "is not clearly faster than lookup -n 3" in said(result)
-    assert "not clearly faster" not in said(bench((PLAIN, EVERY[1], EVERY[2]), each=20))
+    assert "not clearly faster" not in said(bench((BASELINE, EVERY[1], EVERY[2]), each=20))
 
 
 def test_an_incomplete_run_is_shown_and_marked_on_the_same_prompts_only() -> None:
-    result = bench((PLAIN, EVERY[2]))
+    result = bench((BASELINE, EVERY[2]))
     last = [run for run in result.runs if run.id == "story-2"]
-    result.runs.remove(next(run for run in last if run.configuration == "plain"))
+    result.runs.remove(next(run for run in last if run.configuration == "baseline"))
     found = summary(result)
     assert "The run is not complete: 1 of 12 prompts is still to be measured." in said(result)
     assert "1 run of prompts that were only begun is left out." in said(result)
-    names = [{run.id for run in found.runs(one)} for one in ("plain", "lookup -n 3")]
+    names = [{run.id for run in found.runs(one)} for one in ("baseline", "lookup -n 3")]
     assert names[0] == names[1]
     assert len(names[0]) == 11
     assert ("complete", "no") in blocks(report_of([found]), "How it")[0].pairs
@@ -235,7 +242,7 @@ def test_what_prints_as_1_is_no_loss_and_of_a_single_prompt_it_is_said(monkeypat
     assert (is_slower(near), is_unclear(near)) == (False, True)
     assert (is_slower(clear), is_unclear(clear)) == (True, False)
     assert not is_slower(Ratio(0.996, None, None))
-    result = bench((PLAIN, EVERY[3]), categories={"code": 0.9, "story": 0.0}, each=1)
+    result = bench((BASELINE, EVERY[3]), categories={"code": 0.9, "story": 0.0}, each=1)
     one = result.ratio("lookup -n 7", "story")
     assert f"slower than plain decoding in story ({one.value:.2f}×, one prompt)." in said(result)
     monkeypatch.setattr(BenchResult, "ratio", lambda *_, **__: near)
@@ -249,8 +256,8 @@ def test_what_prints_as_1_is_no_loss_and_of_a_single_prompt_it_is_said(monkeypat
 
 
 def test_a_category_may_have_any_name() -> None:
-    found = summary(bench((PLAIN, EVERY[2]), categories={"None": 0.1, "code": 0.9}))
-    for ask in (found.figures, found.ratio):
+    found = summary(bench((BASELINE, EVERY[2]), categories={"None": 0.1, "code": 0.9}))
+    for ask in (found.stats, found.ratio):
         assert ask("lookup -n 3") != ask("lookup -n 3", "None")
         assert ask("lookup -n 3", "None") != ask("lookup -n 3", "code")
     assert found.ratio("lookup -n 3", "None") == found.result.ratio("lookup -n 3", "None")
@@ -274,9 +281,9 @@ def test_the_category_table_has_the_bench_s_own_figures() -> None:
     for row in table.rows:
         scope = None if row[0].text == "all prompts" else row[0].text
         for name, cell in zip(names, row[1:], strict=True):
-            ms = figures(result.rounds_of(name, scope)).ms_per_token
+            ms = stats(result.rounds_of(name, scope)).ms_per_token
             assert cell.text == f"{ms:.2f} ms"
-            ratio = None if name == "plain" else result.ratio(name, scope)
+            ratio = None if name == "baseline" else result.ratio(name, scope)
             if ratio is not None:
                 assert cell.small == f"{ratio.value:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})"
                 assert ("slower" in cell.marks) == (ratio.high < 1)
@@ -287,9 +294,9 @@ def test_the_category_table_has_the_bench_s_own_figures() -> None:
 
 
 def test_differences_are_told_faults_before_rounding() -> None:
-    result = bench((PLAIN, EVERY[1], EVERY[2]))
-    numeric = {"equal_to_plain": False, "divergence": pieces.numeric()}
-    fault = {"equal_to_plain": False, "divergence": pieces.fault()}
+    result = bench((BASELINE, EVERY[1], EVERY[2]))
+    numeric = {"equal_to_baseline": False, "first_difference": pieces.numeric()}
+    fault = {"equal_to_baseline": False, "first_difference": pieces.fault()}
     result = changed(result, "lookup -n 1", numeric, {"code-0", "chat-0"})
     result = changed(result, "lookup -n 3", fault, {"story-2"})
     overview, differences = blocks(report_of([summary(result)]), "Is the text")
@@ -299,8 +306,8 @@ def test_differences_are_told_faults_before_rounding() -> None:
     assert differences.rows[1][3:] == ("0.013", "0.08", "numeric")
 
 
-def test_sampled_texts_are_compared_by_their_laws() -> None:
-    every = [pieces.sampled(one) for one in (PLAIN, EVERY[2])]
+def test_sampled_texts_are_compared_by_their_distributions() -> None:
+    every = [pieces.sampled(one) for one in (BASELINE, EVERY[2])]
     report = report_of([summary(bench(every, each=4))])
     told = [block.text for block in blocks(report, "Is the text") if isinstance(block, Paragraph)]
     assert any("token counts" in text or "counted differently" in text for text in told)
@@ -317,20 +324,20 @@ def test_width_costs_are_the_policy_s_and_this_run_s() -> None:
     assert "drafted in" in blocks(report_of([summary(bench())]), "What width")[1].text
     without = blocks(report_of([summary(bench(EVERY))]), "What width")[0]
     assert next(row for row in without.table.rows if row[0] == "4")[1] == "–"
-    assert not blocks(report_of([summary(bench((PLAIN,)))]), "What width")
+    assert not blocks(report_of([summary(bench((BASELINE,)))]), "What width")
 
 
 def test_acceptance_has_the_rounds_that_offered_so_many() -> None:
     result = bench()
     plot = blocks(report_of([summary(result)]), "Acceptance")[0]
-    pooled = result.figures("lookup -n 3")
+    pooled = result.stats("lookup -n 3")
     told = [row[2] for row in plot.table.rows if row[2] != "–"]
-    pairs = zip(pooled.survival, pooled.offered, strict=True)
+    pairs = zip(pooled.acceptance, pooled.offered, strict=True)
     assert told == [f"{100 * share:.0f} % of {offered:,}" for share, offered in pairs]
     assert pooled.offered[0] != pooled.rounds
 
 
-def test_break_even_s_points_are_times_plain() -> None:
+def test_break_even_s_points_are_speedup() -> None:
     result = bench()
     plot = blocks(report_of([summary(result)]), "Break-even")[0]
     for one, category, cost, tokens, _ in plot.table.rows:
@@ -340,24 +347,24 @@ def test_break_even_s_points_are_times_plain() -> None:
 
 
 def test_engines_and_samplings_stand_apart() -> None:
-    hot = [pieces.sampled(one) for one in (PLAIN, EVERY[2])]
-    other = replace(hot[0], name="plain hot", baseline="plain hot")
-    mine = replace(hot[1], name="lookup hot", baseline="plain hot")
-    result = bench((PLAIN, EVERY[2], other, mine))
+    hot = [pieces.sampled(one) for one in (BASELINE, EVERY[2])]
+    other = replace(hot[0], name="baseline hot", baseline="baseline hot")
+    mine = replace(hot[1], name="lookup hot", baseline="baseline hot")
+    result = bench((BASELINE, EVERY[2], other, mine))
     found = verdicts(summary(result))
     assert [each.sentence.split(":")[0] for each in found] == [
-        "Against plain",
-        "Against plain hot",
+        "Against baseline",
+        "Against baseline hot",
     ]
     report = report_of([summary(result)])
     first = blocks(report, "Which draft for which category – against plain")[0]
     second = blocks(report, "Which draft for which category – against plain hot")[0]
-    assert [cell.text for cell in first.head[1:]] == ["plain", "lookup -n 3"]
-    assert [cell.text for cell in second.head[1:]] == ["plain hot", "lookup hot"]
+    assert [cell.text for cell in first.head[1:]] == ["baseline", "lookup -n 3"]
+    assert [cell.text for cell in second.head[1:]] == ["baseline hot", "lookup hot"]
 
 
 def test_what_was_left_out_is_named() -> None:
-    result = bench((PLAIN, EVERY[1]))
+    result = bench((BASELINE, EVERY[1]))
     result.fail("code-0", "The prompt has 9000 tokens.")
     found = blocks(report_of([summary(result)]), "How it")
     tables = {str(block.head[0]): block.rows for block in found if isinstance(block, Table)}
@@ -365,14 +372,14 @@ def test_what_was_left_out_is_named() -> None:
         ("code-0: The prompt has 9000 tokens.",),
     )
     assert tables["Lines of the workload that were skipped (1)"] == (("Line 3 is not JSON.",),)
-    facts = dict(found[0].pairs)
-    assert facts["prompts measured"] == "11 of 12"
-    assert facts["workload: sha256"] == "ab" * 32
+    metadata = dict(found[0].pairs)
+    assert metadata["prompts measured"] == "11 of 12"
+    assert metadata["workload: sha256"] == "ab" * 32
 
 
 def test_what_was_not_measured_is_never_0() -> None:
     header = {"bandwidth_bytes_per_s": None}
-    untold = replace(PLAIN, target={"model": "tiny.gguf"})
+    untold = replace(BASELINE, target={"model": "tiny.gguf"})
     result = bench((untold, EVERY[1]), **header)
     result = replace(
         result, runs=[replace(r, cpu_s=None, peak_memory_bytes=None) for r in result.runs]
@@ -416,7 +423,7 @@ def test_a_character_of_several_tokens_and_a_rest_lose_nothing() -> None:
 
 
 def test_samples_are_one_a_category_and_cut() -> None:
-    result = bench((PLAIN, EVERY[2]), tokens=400)
+    result = bench((BASELINE, EVERY[2]), tokens=400)
     [block] = [b for b in blocks(report_of([summary(result)]), "Sample") if isinstance(b, Samples)]
     assert [sample.title.split(":")[0] for sample in block.samples] == summary(result).categories
     assert all(sample.cut for sample in block.samples)
@@ -441,14 +448,14 @@ def test_rows_are_the_same_as_csv_and_json() -> None:
             assert line[name] == ("" if written is None else str(written))
     whole = next(r for r in documents if r["configuration"] == "lookup -n 3" and not r["category"])
     parts = [r for r in documents if r["configuration"] == "lookup -n 3" and r["category"]]
-    for name in ("tokens", "rounds", "proposed", "accepted", "runs", "equal_to_plain"):
+    for name in ("tokens", "rounds", "proposed", "accepted", "runs", "equal_to_baseline"):
         assert whole[name] == sum(part[name] for part in parts)
-    assert whole["times_plain_low"] < whole["times_plain"] < whole["times_plain_high"]
+    assert whole["speedup_low"] < whole["speedup"] < whole["speedup_high"]
 
 
 def test_a_fault_counts_in_its_category() -> None:
-    change = {"equal_to_plain": False, "divergence": pieces.fault()}
-    result = changed(bench((PLAIN, EVERY[2])), "lookup -n 3", change, {"chat-0", "chat-2"})
+    change = {"equal_to_baseline": False, "first_difference": pieces.fault()}
+    result = changed(bench((BASELINE, EVERY[2])), "lookup -n 3", change, {"chat-0", "chat-2"})
     found = {
         row["category"]: row["faults"]
         for row in rows.rows([summary(result)])
@@ -461,9 +468,9 @@ def test_a_fault_counts_in_its_category() -> None:
 
 
 def test_several_runs_are_never_pooled(tmp_path: Path) -> None:
-    first = bench((PLAIN, EVERY[2]))
+    first = bench((BASELINE, EVERY[2]))
     other = bench(
-        (replace(PLAIN, target={"model": "big.gguf"}), EVERY[2]),
+        (replace(BASELINE, target={"model": "big.gguf"}), EVERY[2]),
         categories={"code": 0.1},
         machine={"cpu": "Another", "cores": 64},
     )
@@ -474,7 +481,7 @@ def test_several_runs_are_never_pooled(tmp_path: Path) -> None:
     assert [part.title for part in report.parts] == ["Side by side", "one.jsonl", "two.jsonl"]
     apart = blocks(report, "What differs")[0]
     assert apart.text.startswith("These runs differ in target, engine, machine, prompts measured.")
-    ms = {s.source: s.figures("plain").ms_per_token for s in found}
+    ms = {s.source: s.stats("baseline").ms_per_token for s in found}
     row = blocks(report, "Times plain, run by run")[0].rows[0]
     assert [cell.text for cell in row[1:]] == [f"{value:.2f} ms" for value in ms.values()]
     alike = report_of([found[0], Summary("again.jsonl", first)])
@@ -482,15 +489,15 @@ def test_several_runs_are_never_pooled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "named"),
+    ("metadata", "named"),
     [({"prompts_sha256": "cd" * 32}, "workload"), ({"raw": 12}, "raw prompts")],
 )
-def test_runs_of_other_prompts_differ(facts: dict[str, Any], named: str) -> None:
-    before = bench((PLAIN, EVERY[2]))
+def test_runs_of_other_prompts_differ(metadata: dict[str, Any], named: str) -> None:
+    before = bench((BASELINE, EVERY[2]))
     told = {**before.header.workload, "prompts_sha256": "ab" * 32, "raw": 0}
     one, other = (
         Summary(name, replace(before, header=replace(before.header, workload=workload)))
-        for name, workload in (("a", told), ("b", told | facts))
+        for name, workload in (("a", told), ("b", told | metadata))
     )
     assert blocks(report_of([one, other]), "What differs")[0].text.startswith(
         f"These runs differ in {named}."
@@ -498,7 +505,7 @@ def test_runs_of_other_prompts_differ(facts: dict[str, Any], named: str) -> None
 
 
 def test_a_run_named_twice_is_refused(tmp_path: Path) -> None:
-    path = pieces.written(bench((PLAIN,)), tmp_path / "one.jsonl")
+    path = pieces.written(bench((BASELINE,)), tmp_path / "one.jsonl")
     with pytest.raises(SettingError, match="named twice"):
         make.summaries_of([path, f"{tmp_path}/../{tmp_path.name}/one.jsonl"])
 
@@ -507,12 +514,12 @@ def test_files_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None
     paths = []
     for place in ("a", "b"):
         (tmp_path / place).mkdir()
-        paths.append(pieces.written(bench((PLAIN,)), tmp_path / place / "run.jsonl"))
+        paths.append(pieces.written(bench((BASELINE,)), tmp_path / place / "run.jsonl"))
     assert [one.source for one in make.summaries_of(paths)] == paths
 
 
 def test_a_line_cut_off_at_the_end_is_a_run_not_finished(tmp_path: Path) -> None:
-    path = Path(pieces.written(bench((PLAIN, EVERY[1])), tmp_path / "run.jsonl"))
+    path = Path(pieces.written(bench((BASELINE, EVERY[1])), tmp_path / "run.jsonl"))
     path.write_text(path.read_text()[:-100])
     [found] = make.summaries_of([str(path)])
     assert found.missing == 1
@@ -536,7 +543,7 @@ def test_what_is_no_bench_is_refused(tmp_path: Path, text: str, match: str) -> N
 
 
 def test_broken_lines_and_counters_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
-    path = Path(pieces.written(bench((PLAIN, EVERY[1])), tmp_path / "x.jsonl"))
+    path = Path(pieces.written(bench((BASELINE, EVERY[1])), tmp_path / "x.jsonl"))
     lines = path.read_text().split("\n")
     path.write_text("\n".join([lines[0], "{broken", *lines[1:]]))
     with pytest.raises(DataError, match="Line 2 of .* is not JSON"):
@@ -549,7 +556,7 @@ def test_broken_lines_and_counters_that_do_not_add_up_are_refused(tmp_path: Path
 
 
 def test_another_file_is_never_overwritten_and_a_report_is(tmp_path: Path) -> None:
-    found = [summary(bench((PLAIN, EVERY[1])))]
+    found = [summary(bench((BASELINE, EVERY[1])))]
     for suffix in (".md", ".csv", ".json"):
         path = tmp_path / f"report{suffix}"
         path.write_text("my own notes")
@@ -565,7 +572,7 @@ def test_another_file_is_never_overwritten_and_a_report_is(tmp_path: Path) -> No
 
 
 def test_a_full_disk_leaves_the_report_that_was_there(tmp_path: Path, monkeypatch) -> None:
-    found = [summary(bench((PLAIN, EVERY[1])))]
+    found = [summary(bench((BASELINE, EVERY[1])))]
     path = tmp_path / "report.md"
     make.write(found, path)
     before = path.read_text()
@@ -580,7 +587,7 @@ def test_a_full_disk_leaves_the_report_that_was_there(tmp_path: Path, monkeypatc
 
 
 def test_auto_is_a_limit_like_any_other() -> None:
-    assert AUTO.limit is None
+    assert AUTO.max_draft_tokens is None
     assert (
         "the policy's choice"
         in dict(blocks(report_of([summary(bench())]), "How it")[0].pairs)[
@@ -590,7 +597,7 @@ def test_auto_is_a_limit_like_any_other() -> None:
 
 
 def test_runs_of_a_repeat_are_pooled_by_prompt() -> None:
-    result = bench((PLAIN, EVERY[1]), categories={"a": 0.6}, each=2, repeats=2)
+    result = bench((BASELINE, EVERY[1]), categories={"a": 0.6}, each=2, repeats=2)
     again = [replace(run, repeat=1) for run in result.runs]
     whole = replace(result, runs=[*result.runs, *again])
     assert summary(whole).missing == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import report_pieces as pieces
 from report_browser import Browser, executable
-from report_pieces import AUTO, EVERY, LOSSY, PLAIN, bench, drafted, run, written
+from report_pieces import AUTO, BASELINE, EVERY, LOSSY, bench, drafted, run, written
 
 from paceline.bench.local.identities import check_run
 from paceline.bench.local.result import BenchResult
@@ -69,7 +69,7 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def whole() -> str:
     poor = bench((*EVERY, AUTO), categories={"story": 0.02, "chat": 0.1})
-    return html_of(bench((*EVERY, AUTO, LOSSY)), bench((PLAIN, EVERY[1])), poor)
+    return html_of(bench((*EVERY, AUTO, LOSSY)), bench((BASELINE, EVERY[1])), poor)
 
 
 def test_the_page_is_one_well_formed_file_that_names_nothing_outside(whole: str) -> None:
@@ -147,16 +147,18 @@ def test_words_and_lines_stand_out_in_light_dark_and_print(whole: str) -> None:
 
 def evil() -> BenchResult:
     """Whatever can come from a prompt file, a command line or a model, hostile."""
-    plain = replace(PLAIN, name=f"plain {EVIL}", baseline=f"plain {EVIL}", target={"model": EVIL})
-    loose = drafted(
-        f"lookup {EVIL}", 3, baseline=plain.name, lossy=True, gives_up=EVIL, verifier=EVIL
+    baseline = replace(
+        BASELINE, name=f"baseline {EVIL}", baseline=f"baseline {EVIL}", target={"model": EVIL}
     )
-    exact = drafted(f"exact {EVIL}", 2, baseline=plain.name, drafts={EVIL: {}})
+    loose = drafted(
+        f"lookup {EVIL}", 3, baseline=baseline.name, lossy=True, gives_up=EVIL, verifier=EVIL
+    )
+    exact = drafted(f"exact {EVIL}", 2, baseline=baseline.name, drafts={EVIL: {}})
     workload = {"name": EVIL, "version": EVIL, "licence": EVIL, "prompts": 2, "skipped": [EVIL]}
     prompts = [(f"one {EVIL}", f"kind {EVIL}"), ("two", "plain\x00\x1b\ntext")]
     result = BenchResult(
         pieces.header(
-            (plain, loose, exact),
+            (baseline, loose, exact),
             [*prompts, ("three", "c")],
             command=("paceline", "bench", EVIL),
             workload=workload,
@@ -165,10 +167,10 @@ def evil() -> BenchResult:
         )
     )
     for id, category in prompts:
-        for one in (plain, loose, exact):
+        for one in (baseline, loose, exact):
             done = run(one, id, category, tokens=90, acceptance=0.9, text=EVIL * 4)
             if one is exact:
-                done = replace(done, equal_to_plain=False, divergence=pieces.fault())
+                done = replace(done, equal_to_baseline=False, first_difference=pieces.fault())
             check_run(done)
             result.runs.append(done)
     result.fail("three", EVIL)
@@ -176,7 +178,7 @@ def evil() -> BenchResult:
 
 
 def test_a_prompt_that_is_html_shows_as_text() -> None:
-    text = page.html(report_of([Summary(EVIL, evil()), Summary("b", bench((PLAIN, EVERY[1])))]))
+    text = page.html(report_of([Summary(EVIL, evil()), Summary("b", bench((BASELINE, EVERY[1])))]))
     found = Elements(text)
     assert "script" not in found.names
     assert "img" not in found.names
@@ -208,9 +210,12 @@ def test_markdown_has_every_number_of_the_page(whole: str) -> None:
 
 
 def test_many_categories_and_configurations_still_fit() -> None:
-    many = [drafted(f"lookup -n {limit}", limit) for limit in range(1, 10)]
+    many = [
+        drafted(f"lookup -n {max_draft_tokens}", max_draft_tokens)
+        for max_draft_tokens in range(1, 10)
+    ]
     result = bench(
-        (PLAIN, *many), categories={f"kind {i}": i / 40 for i in range(40)}, each=1, tokens=20
+        (BASELINE, *many), categories={f"kind {i}": i / 40 for i in range(40)}, each=1, tokens=20
     )
     text = html_of(result)
     assert "kind 39" in text
@@ -231,7 +236,7 @@ def plot_of(text: str, title: str) -> str:
 
 
 def test_letters_that_a_font_lacks_are_no_warning(recwarn: pytest.WarningsRecorder) -> None:
-    result = bench((PLAIN, EVERY[1]), categories={"日本語": 0.5, "עברית $x$": 0.6})
+    result = bench((BASELINE, EVERY[1]), categories={"日本語": 0.5, "עברית $x$": 0.6})
     text = html_of(result)
     for plot in re.findall(r"<svg.*?</svg>", text, re.S):
         assert ("日本語" in plot) == ("$x$" in plot)  # a dollar is no formula
@@ -317,7 +322,7 @@ def test_without_its_libraries_a_page_is_refused_and_markdown_is_not(
     monkeypatch, missing: str, said: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    report = report_of([Summary("run.jsonl", bench((PLAIN, EVERY[1])))])
+    report = report_of([Summary("run.jsonl", bench((BASELINE, EVERY[1])))])
     with pytest.raises(SettingError, match=said):
         page.html(report)
     assert markdown.text(report).startswith(markdown.MARK)
@@ -333,7 +338,7 @@ def test_help_opens_with_two_examples(capsys) -> None:
 
 def test_the_file_a_user_gets_is_that_page(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    written(bench((PLAIN, EVERY[2])), Path("run.jsonl"))
+    written(bench((BASELINE, EVERY[2])), Path("run.jsonl"))
     assert main(["report", "run.jsonl"]) == 0
     out = capsys.readouterr()
     assert out.out.startswith("Use lookup -n 3: ")

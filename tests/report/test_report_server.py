@@ -290,7 +290,7 @@ def test_a_run_of_a_real_server_becomes_a_page(
     (tmp_path / "p.jsonl").write_text(lines, encoding="utf-8")
     drafts = "vllm:spec_decode_num_drafts_total"
     page = lambda server: f"vllm:generation_tokens_total {server.tokens}\n{drafts} 0\n"  # noqa: E731
-    with serving(pause_s=0.005, page=page) as first, serving(pause_s=0.02) as against:
+    with serving(pause_s=0.005, metrics=page) as first, serving(pause_s=0.02) as against:
         command = ["bench", "--endpoint", first.url, "--against", against.url]
         assert (
             main([*command, "--prompts", "p.jsonl", "--concurrency", "1,2", "-o", "r.jsonl"]) == 0

@@ -1,4 +1,4 @@
-"""Laws: drawing, probabilities, and what a draft's law leaves of a target's."""
+"""Distributions: drawing, probabilities, and what a draft's distribution leaves of a target's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.sampling.distribution import Law, excess, mixed
-from paceline.sampling.rng import RandomChance
-from paceline.testing import rational_law
+from paceline.sampling.distribution import Distribution, excess, mixed
+from paceline.sampling.rng import NumpyRng
+from paceline.testing import rational_distribution
 
 try:
     import torch
@@ -19,16 +19,16 @@ except ImportError:
     torch = None
 
 
-def numpy_law(probs: list[float], tokens: list[int] | None = None) -> Law:
+def numpy_distribution(probs: list[float], tokens: list[int] | None = None) -> Distribution:
     array = np.asarray(probs, dtype=np.float32)
-    return Law(array, None if tokens is None else np.asarray(tokens))
+    return Distribution(array, None if tokens is None else np.asarray(tokens))
 
 
-def test_drawing_inverts_the_cumulative_law() -> None:
-    law = numpy_law([0.25, 0.0, 0.5, 0.25])
+def test_drawing_inverts_the_cumulative_distribution() -> None:
+    distribution = numpy_distribution([0.25, 0.0, 0.5, 0.25])
     uniforms = [0.0, 0.2499, 0.25, 0.7499, 0.75, 0.999999]
-    assert [law.draw(u) for u in uniforms] == [0, 0, 2, 2, 3, 3]
-    sparse = numpy_law([0.25, 0.75], [10, 40])
+    assert [distribution.draw(u) for u in uniforms] == [0, 0, 2, 2, 3, 3]
+    sparse = numpy_distribution([0.25, 0.75], [10, 40])
     assert [sparse.draw(u) for u in (0.0, 0.24, 0.26, 0.99)] == [10, 10, 40, 40]
 
 
@@ -37,46 +37,50 @@ def test_an_impossible_token_is_never_drawn(size: int, seed: int, uniform: float
     random = np.random.default_rng(seed)
     weights = random.random(size) * (random.random(size) < 0.3)
     weights[random.integers(size)] = 1.0
-    law = numpy_law((weights / weights.sum()).tolist())
+    distribution = numpy_distribution((weights / weights.sum()).tolist())
     for u in (uniform, 0.0, float(np.nextafter(1, 0))):
-        assert law.prob(law.draw(u)) > 0
+        assert distribution.prob(distribution.draw(u)) > 0
 
 
-def test_draws_of_a_long_law_follow_it() -> None:
+def test_draws_of_a_long_distribution_follow_it() -> None:
     """Chi-square of 20,000 draws over 4,000 tokens in 40 bins; seed fixed. At 39 degrees of
     freedom a right sampler exceeds 80 with probability 1.2e-4."""
     weights = np.random.default_rng(1).gamma(0.3, size=4000)
-    law = numpy_law((weights / weights.sum()).tolist())
-    chance = RandomChance(7)
-    draws = np.array([chance.draw(law) for _ in range(20_000)]) // 100
+    distribution = numpy_distribution((weights / weights.sum()).tolist())
+    rng = NumpyRng(7)
+    draws = np.array([rng.sample(distribution) for _ in range(20_000)]) // 100
     expected = 20_000 * (weights / weights.sum()).reshape(40, 100).sum(axis=1)
     observed = np.bincount(draws, minlength=40)
     assert ((observed - expected) ** 2 / expected).sum() < 80
 
 
 def test_certain_answers_use_no_random_number() -> None:
-    one, other = RandomChance(3), RandomChance(3)
-    assert one.happens(1.0)
-    assert not one.happens(0.0)
-    assert one.draw(Law.one_hot(5)) == 5
-    law = numpy_law([0.1] * 10)
-    assert [one.draw(law) for _ in range(5)] == [other.draw(law) for _ in range(5)]
+    one, other = NumpyRng(3), NumpyRng(3)
+    assert one.bernoulli(1.0)
+    assert not one.bernoulli(0.0)
+    assert one.sample(Distribution.one_hot(5)) == 5
+    distribution = numpy_distribution([0.1] * 10)
+    assert [one.sample(distribution) for _ in range(5)] == [
+        other.sample(distribution) for _ in range(5)
+    ]
 
 
 def test_a_draft_s_stream_does_not_shift_the_target_s() -> None:
-    one, other, law = RandomChance(3), RandomChance(3), numpy_law([0.1] * 10)
+    one, other, distribution = NumpyRng(3), NumpyRng(3), numpy_distribution([0.1] * 10)
     child = one.spawn()
-    [child.draw(law) for _ in range(7)]
-    assert [one.draw(law) for _ in range(5)] == [other.draw(law) for _ in range(5)]
+    [child.sample(distribution) for _ in range(7)]
+    assert [one.sample(distribution) for _ in range(5)] == [
+        other.sample(distribution) for _ in range(5)
+    ]
 
 
-def as_dict(law: Law | None) -> dict[int, Fraction]:
-    return {} if law is None else dict(law.items())
+def as_dict(distribution: Distribution | None) -> dict[int, Fraction]:
+    return {} if distribution is None else dict(distribution.items())
 
 
 FORMS = {
-    "dense": lambda weights: rational_law(weights),
-    "sparse": lambda weights: rational_law({i: w for i, w in enumerate(weights) if w}),
+    "dense": lambda weights: rational_distribution(weights),
+    "sparse": lambda weights: rational_distribution({i: w for i, w in enumerate(weights) if w}),
 }
 
 
@@ -97,32 +101,35 @@ def test_excess_is_what_it_says_in_every_form(
         left = scale * prob - Fraction(draft.prob(token))
         if left > 0:
             wanted[token] = left
-    law, mass = excess(target, draft, scale)
+    distribution, mass = excess(target, draft, scale)
     assert mass == sum(wanted.values())
-    assert as_dict(law) == {token: left / mass for token, left in wanted.items()}
+    assert as_dict(distribution) == {token: left / mass for token, left in wanted.items()}
 
 
 @pytest.mark.skipif(torch is None, reason="no torch")
-def test_laws_of_two_engines_in_two_places_meet() -> None:
-    """A NumPy draft law against a torch target law, dense and sparse."""
+def test_distributions_of_two_engines_in_two_places_meet() -> None:
+    """A NumPy draft distribution against a torch target distribution, dense and sparse."""
     p, q = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6]
-    wanted, mass = excess(numpy_law(p), numpy_law(q))
-    for target in (Law(torch.tensor(p)), Law(torch.tensor(p), torch.tensor([0, 1, 2]))):
-        for draft in (numpy_law(q), numpy_law(q, [0, 1, 2])):
-            law, same_mass = excess(target, draft)
+    wanted, mass = excess(numpy_distribution(p), numpy_distribution(q))
+    for target in (
+        Distribution(torch.tensor(p)),
+        Distribution(torch.tensor(p), torch.tensor([0, 1, 2])),
+    ):
+        for draft in (numpy_distribution(q), numpy_distribution(q, [0, 1, 2])):
+            distribution, same_mass = excess(target, draft)
             assert same_mass == pytest.approx(mass)
-            assert as_dict(law) == pytest.approx(as_dict(wanted), abs=1e-6)
-    assert excess(Law(torch.tensor(p)), Law.one_hot(0))[1] == pytest.approx(0.5)
+            assert as_dict(distribution) == pytest.approx(as_dict(wanted), abs=1e-6)
+    assert excess(Distribution(torch.tensor(p)), Distribution.one_hot(0))[1] == pytest.approx(0.5)
 
 
 MIXED = {
-    "dense": rational_law([1, 2, 3]),
-    "longer": rational_law([1, 0, 1, 0, 2]),
-    "sparse": rational_law({1: 1, 4: 3}),
-    "other": rational_law({0: 1, 1: 2, 6: 1}),
-    "one-hot": Law.one_hot(1),
-    "another": Law.one_hot(5),
-    "spelt out": rational_law({2: 1}),
+    "dense": rational_distribution([1, 2, 3]),
+    "longer": rational_distribution([1, 0, 1, 0, 2]),
+    "sparse": rational_distribution({1: 1, 4: 3}),
+    "other": rational_distribution({0: 1, 1: 2, 6: 1}),
+    "one-hot": Distribution.one_hot(1),
+    "another": Distribution.one_hot(5),
+    "spelt out": rational_distribution({2: 1}),
 }
 
 
@@ -132,31 +139,35 @@ def test_a_mixture_of_fractions_is_exact(first: str, second: str) -> None:
     weight = Fraction(2, 7)
     one, other = MIXED[first], MIXED[second]
     kept = one.items(), other.items()
-    law = mixed(one, other, weight)
+    distribution = mixed(one, other, weight)
     expected: dict[int, Fraction] = {}
     for part, share in ((one, weight), (other, 1 - weight)):
         for token, prob in part.items():
             expected[token] = expected.get(token, 0) + share * prob
-    assert dict(law.items()) == expected
+    assert dict(distribution.items()) == expected
     assert sum(expected.values()) == 1
     assert (one.items(), other.items()) == kept, "the parts stay what they were"
     assert mixed(one, other, 0) is other
     assert mixed(one, other, 1) is one
-    dense = law.single is None and law.tokens is None
+    dense = distribution.single is None and distribution.tokens is None
     assert dense == bool({"dense", "longer"} & {first, second})
 
 
 @pytest.mark.skipif(torch is None, reason="no torch")
 def test_mixtures_across_array_kinds() -> None:
     p, q = np.asarray([0.5, 0.25, 0.25], np.float32), np.asarray([0.5, 0.5], np.float32)
-    for one in (Law(p), Law(torch.tensor(p)), Law(torch.tensor(p), torch.tensor([0, 1, 2]))):
+    for one in (
+        Distribution(p),
+        Distribution(torch.tensor(p)),
+        Distribution(torch.tensor(p), torch.tensor([0, 1, 2])),
+    ):
         for other in (
-            Law(torch.tensor(q), torch.tensor([1, 3])),
-            Law(q, np.asarray([1, 3])),
-            Law.one_hot(1),
+            Distribution(torch.tensor(q), torch.tensor([1, 3])),
+            Distribution(q, np.asarray([1, 3])),
+            Distribution.one_hot(1),
         ):
             tail = {1: 1.0} if other.single is not None else {1: 0.5, 3: 0.5}
-            for law in (mixed(one, other, 0.6), mixed(other, one, 0.4)):
+            for distribution in (mixed(one, other, 0.6), mixed(other, one, 0.4)):
                 expected = {0: 0.3, 1: 0.15 + 0.4 * tail[1], 2: 0.15, 3: 0.4 * tail.get(3, 0)}
-                found = {token: law.prob(token) for token in range(4)}
+                found = {token: distribution.prob(token) for token in range(4)}
                 assert found == pytest.approx(expected, abs=1e-6)

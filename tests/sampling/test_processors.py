@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import NumericError, SettingError
-from paceline.sampling.distribution import Law
+from paceline.sampling.distribution import Distribution
 from paceline.sampling.history import History
-from paceline.sampling.processors import check_tokens, law_of, log_prob, process_logits
-from paceline.sampling.rows import RowLaws, margin
+from paceline.sampling.processors import check_tokens, distribution_of, log_prob, process_logits
+from paceline.sampling.rows import RowDistributions, margin
 from paceline.types import Sampling
 
 try:
@@ -37,9 +37,9 @@ def row(seed: int, size: int = 50) -> np.ndarray:
     return (2 * np.random.default_rng(seed).standard_normal(size)).astype(np.float32)
 
 
-def dense(law: Law, size: int = 50) -> np.ndarray:
+def dense(distribution: Distribution, size: int = 50) -> np.ndarray:
     probs = np.zeros(size)
-    for token, prob in law.items():
+    for token, prob in distribution.items():
         probs[token] = prob
     return probs
 
@@ -75,36 +75,42 @@ FILTERS = [
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
-def test_filters_leave_the_stated_law(place, filters, temperature) -> None:
+def test_filters_leave_the_stated_distribution(place, filters, temperature) -> None:
     sampling = Sampling(temperature=temperature, **filters)
     for seed in range(20):
-        law = law_of(place(row(seed)), sampling)
-        np.testing.assert_allclose(dense(law), expected(row(seed), sampling), atol=1e-6)
+        distribution = distribution_of(place(row(seed)), sampling)
+        np.testing.assert_allclose(dense(distribution), expected(row(seed), sampling), atol=1e-6)
 
 
-def test_a_flat_law_needs_the_far_tokens_too(place) -> None:
+def test_a_flat_distribution_needs_the_far_tokens_too(place) -> None:
     """Where the bound on far tokens can't decide the nucleus, they are worked out."""
     logits = np.full(2000, -30.0, dtype=np.float32)
     logits[7] = 0
-    law = law_of(place(logits), Sampling(temperature=1.0, top_p=1 - 1e-10))
+    distribution = distribution_of(place(logits), Sampling(temperature=1.0, top_p=1 - 1e-10))
     reference = expected(logits, Sampling(temperature=1.0, top_p=1 - 1e-10))
     # 932 of them, give or take the rounding of a sum of so many so small
-    assert abs(len(law.items()) - np.count_nonzero(reference)) <= 2
+    assert abs(len(distribution.items()) - np.count_nonzero(reference)) <= 2
 
 
-def test_few_tokens_make_a_sparse_law_and_greedy_is_one_token(place) -> None:
-    assert law_of(place(row(1)), Sampling(temperature=1.0, top_k=3)).tokens.shape == (3,)
-    assert law_of(place(row(1)), Sampling(temperature=1.0)).tokens is None
-    greedy = law_of(place(row(1)), Sampling())
+def test_few_tokens_make_a_sparse_distribution_and_greedy_is_one_token(place) -> None:
+    assert distribution_of(place(row(1)), Sampling(temperature=1.0, top_k=3)).tokens.shape == (3,)
+    assert distribution_of(place(row(1)), Sampling(temperature=1.0)).tokens is None
+    greedy = distribution_of(place(row(1)), Sampling())
     assert greedy.single == int(np.argmax(row(1)))
-    assert law_of(place(row(1)), Sampling(temperature=1.0, top_k=1)).single == greedy.single
+    assert (
+        distribution_of(place(row(1)), Sampling(temperature=1.0, top_k=1)).single == greedy.single
+    )
 
 
 def test_ties_go_to_the_lower_token(place) -> None:
     logits = np.array([1, 3, 3, 3, 0], dtype=np.float32)
-    assert law_of(place(logits), Sampling()).single == 1
-    assert [t for t, _ in law_of(place(logits), Sampling(temperature=1, top_k=2)).items()] == [1, 2]
-    assert [t for t, _ in law_of(place(logits), Sampling(temperature=1, top_p=0.5)).items()] == [
+    assert distribution_of(place(logits), Sampling()).single == 1
+    assert [
+        t for t, _ in distribution_of(place(logits), Sampling(temperature=1, top_k=2)).items()
+    ] == [1, 2]
+    assert [
+        t for t, _ in distribution_of(place(logits), Sampling(temperature=1, top_p=0.5)).items()
+    ] == [
         1,
         2,
     ]
@@ -117,7 +123,7 @@ def test_a_row_that_is_no_distribution_is_an_error_naming_the_row(place, bad) ->
     logits[1, 4] = bad
     for sampling in (Sampling(), Sampling(temperature=1.0, top_p=0.9)):
         with pytest.raises(NumericError, match="after 3 tokens, row 1"):
-            RowLaws(place(logits), sampling, History([1, 2, 3]), (9,))[1]
+            RowDistributions(place(logits), sampling, History([1, 2, 3]), (9,))[1]
 
 
 def test_repetition_penalty_looks_at_prompt_output_and_drafted_tokens(place) -> None:
@@ -190,15 +196,15 @@ def test_minimum_tokens_hold_stop_tokens_back_by_the_row_s_own_length(place) -> 
 def test_masks_that_leave_nothing_are_an_error_of_the_settings(place) -> None:
     settings = Sampling(allowed_tokens=(1,), banned_tokens=(1,))
     with pytest.raises(SettingError, match="leave no token"):
-        RowLaws(place(row(0)[None]), settings, History([1]))[0]
+        RowDistributions(place(row(0)[None]), settings, History([1]))[0]
 
 
 def test_rows_behind_the_one_asked_for_are_not_worked_out() -> None:
     logits = np.stack([row(0), np.full(50, math.nan, dtype=np.float32)])
-    laws = RowLaws(logits, Sampling(temperature=1.0), History([1]), (2,))
-    assert dense(laws[0]).sum() == pytest.approx(1)
+    distributions = RowDistributions(logits, Sampling(temperature=1.0), History([1]), (2,))
+    assert dense(distributions[0]).sum() == pytest.approx(1)
     with pytest.raises(NumericError):
-        laws[1]
+        distributions[1]
 
 
 def test_log_probability_and_margin_of_a_row(place) -> None:
@@ -212,9 +218,9 @@ def test_log_probability_and_margin_of_a_row(place) -> None:
 
 @given(st.integers(0, 10_000), st.sampled_from(FILTERS))
 def test_no_filter_removes_the_most_likely_token(seed: int, filters: dict[str, float]) -> None:
-    law = law_of(row(seed), Sampling(temperature=0.7, **filters))
-    assert law.prob(int(np.argmax(row(seed)))) > 0
-    assert sum(prob for _, prob in law.items()) == pytest.approx(1, abs=1e-5)
+    distribution = distribution_of(row(seed), Sampling(temperature=0.7, **filters))
+    assert distribution.prob(int(np.argmax(row(seed)))) > 0
+    assert sum(prob for _, prob in distribution.items()) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -256,9 +262,9 @@ def test_settings_naming_tokens_the_model_lacks_are_refused() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e6])
-def test_extreme_temperatures_give_laws_and_no_banned_token(place, temperature) -> None:
+def test_extreme_temperatures_give_distributions_and_no_banned_token(place, temperature) -> None:
     settings = Sampling(temperature=temperature, banned_tokens=(0, 1), top_p=0.99)
     logits = process_logits(place(30 * row(1)), settings, History([3]))
-    law = law_of(logits, settings)
-    assert sum(prob for _, prob in law.items()) == pytest.approx(1, abs=1e-5)
-    assert law.prob(0) == law.prob(1) == 0
+    distribution = distribution_of(logits, settings)
+    assert sum(prob for _, prob in distribution.items()) == pytest.approx(1, abs=1e-5)
+    assert distribution.prob(0) == distribution.prob(1) == 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.decode.stats import figures
+from paceline.decode.stats import stats
 from paceline.policy.costs import Costs, Point
 from paceline.simulate.fixed_limits import Answers
 from paceline.simulate.simulate import policy_named, simulate
@@ -42,18 +42,18 @@ def traces(draw: st.DrawFn) -> list[Trace]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(some=traces(), limit=st.integers(1, 10))
-def test_every_count_is_the_simulator_s(some: list[Trace], limit: int) -> None:
+@given(some=traces(), max_draft_tokens=st.integers(1, 10))
+def test_every_count_is_the_simulator_s(some: list[Trace], max_draft_tokens: int) -> None:
     recording = Recording(Header(target={}, temperature=0, sources={"lookup": True}), tuple(some))
-    policy = policy_named(f"lookup:{limit}", COSTS, {"lookup": True})
+    policy = policy_named(f"lookup:{max_draft_tokens}", COSTS, {"lookup": True})
     served = simulate(recording, COSTS, policy).served
-    found = Answers(some, "lookup").outcomes(limit)
+    found = Answers(some, "lookup").outcomes(max_draft_tokens)
     for category in {None, *(trace.category for trace in some)}:
         rounds = [r for one in served if category in (None, one.category) for r in one.rounds]
-        expected, mine = figures(rounds), found[category]
+        expected, mine = stats(rounds), found[category]
         for name in ("tokens", "rounds", "drafted_rounds", "proposed", "accepted", "offered"):
             assert getattr(mine, name) == getattr(expected, name), name
-        assert mine.survival == pytest.approx(expected.survival)
+        assert mine.acceptance == pytest.approx(expected.acceptance)
         assert mine.tokens_per_round == expected.tokens_per_round
         assert mine.acceptance_rate == expected.acceptance_rate
 

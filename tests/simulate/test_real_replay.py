@@ -29,7 +29,7 @@ def test_tokens_per_round_are_those_that_were_decoded(smollm2_path: Path) -> Non
         for text in QUESTIONS:
             message = {"role": "user", "content": text}
             stop = StopConditions(max_tokens=TOKENS)
-            run = generate(engine, [message], stop=stop, draft=draft, limit=3)
+            run = generate(engine, [message], stop=stop, draft=draft, max_draft_tokens=3)
             prompts.append(WorkloadPrompt(text, "all", (message,), answer=run.text))
             rounds += [one for one in run.rounds if not one.prefill]
             tokens.append(run.tokens)

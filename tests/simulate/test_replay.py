@@ -50,11 +50,11 @@ def prompt(text: str, answer: str | None, category: str = "all", name: str = "")
     return WorkloadPrompt(name or text, category, messages, answer=answer)
 
 
-def decoded(engine: ToyEngine, draft: Draft, limit: int, text: str) -> Generation:
+def decoded(engine: ToyEngine, draft: Draft, max_draft_tokens: int, text: str) -> Generation:
     request = Request(
         prompt=tuple(engine.tokenizer.encode(text)), stop=StopConditions(max_tokens=MOST_TOKENS)
     )
-    decoder = Decoder(engine, {"draft": draft}, ChainVerifier(), fixed("draft", limit))
+    decoder = Decoder(engine, {"draft": draft}, ChainVerifier(), fixed("draft", max_draft_tokens))
     [done] = decode(decoder, [request])
     return done
 
@@ -73,12 +73,12 @@ COSTS = Costs(
 
 
 def rounds_of(
-    log: Log, draft: Draft, engine: ToyEngine, limit: int
+    log: Log, draft: Draft, engine: ToyEngine, max_draft_tokens: int
 ) -> dict[str, tuple[Round, ...]]:
     drafts = {"draft": draft}
     header = Header(target={}, temperature=0.0, sources=sources_of(drafts))
     recording = Recording(header, tuple(replay(log, drafts, engine.tokenizer.end_tokens)))
-    policy = policy_named(f"draft:{limit}", COSTS, header.sources)
+    policy = policy_named(f"draft:{max_draft_tokens}", COSTS, header.sources)
     return {one.id: one.rounds for one in simulate(recording, COSTS, policy).served}
 
 
@@ -98,7 +98,7 @@ def quoting(context: list[int]) -> np.ndarray:
     return np.eye(8)[7 if context[-1] == 4 else min(7, context[-1] + 1)]
 
 
-@pytest.mark.parametrize("limit", [1, 3, 8])
+@pytest.mark.parametrize("max_draft_tokens", [1, 3, 8])
 @pytest.mark.parametrize(
     ("engine", "prompts", "least"),
     [
@@ -108,23 +108,25 @@ def quoting(context: list[int]) -> np.ndarray:
     ],
     ids=["to the most tokens", "to an end", "to a drafted end"],
 )
-def test_a_lookup_comes_to_the_rounds_that_were_decoded(limit, engine, prompts, least) -> None:
+def test_a_lookup_comes_to_the_rounds_that_were_decoded(
+    max_draft_tokens, engine, prompts, least
+) -> None:
     draft = LookupDraft(min_match=1)
-    runs = {text: decoded(engine, draft, limit, text) for text in prompts}
+    runs = {text: decoded(engine, draft, max_draft_tokens, text) for text in prompts}
     log = logged(engine, runs)
     assert [answer.output for answer in log.answers] == [run.tokens for run in runs.values()]
-    found = rounds_of(log, draft, engine, limit)
+    found = rounds_of(log, draft, engine, max_draft_tokens)
     for text, run in runs.items():
         assert counts(found[text]) == counts(run.rounds)
     assert sum(round.accepted for run in runs.values() for round in run.rounds) >= least
 
 
-@pytest.mark.parametrize("limit", [1, 3, 8])
-def test_a_model_comes_to_the_rounds_that_were_decoded(limit: int) -> None:
+@pytest.mark.parametrize("max_draft_tokens", [1, 3, 8])
+def test_a_model_comes_to_the_rounds_that_were_decoded(max_draft_tokens: int) -> None:
     engine = ToyEngine(8, order=3, seed=4)
     draft = ModelDraft(noisy(engine, 4), engine)
-    runs = {text: decoded(engine, draft, limit, text) for text in PROMPTS}
-    found = rounds_of(logged(engine, runs), draft, engine, limit)
+    runs = {text: decoded(engine, draft, max_draft_tokens, text) for text in PROMPTS}
+    found = rounds_of(logged(engine, runs), draft, engine, max_draft_tokens)
     for text, run in runs.items():
         assert counts(found[text]) == counts(run.rounds)
     rounds = [round for run in runs.values() for round in run.rounds]
@@ -324,22 +326,22 @@ def test_gains_are_the_simulator_s_and_by_category() -> None:
     assert len(called) == wanted.simulations
     for category in (None, "same", "other"):
         part = some if category is None else some.of(category=category)
-        plain, mine = (
+        baseline, mine = (
             simulate(part, costs, policy_named(spec, costs, {"lookup": True})).ms_per_token
-            for spec in ("plain", "lookup:3")
+            for spec in ("baseline", "lookup:3")
         )
-        assert plain is not None
+        assert baseline is not None
         assert mine is not None
-        found = prices[1]["lookup:3"][category].times_plain
+        found = prices[1]["lookup:3"][category].speedup
         assert found is not None
-        assert found.value == pytest.approx(plain / mine)
+        assert found.value == pytest.approx(baseline / mine)
     assert prices[1]["lookup:3"]["same"].pays
     assert prices[1]["lookup:3"]["other"].pays is False
     assert "no figure" in prices[1]["lookup:7"][None].missing
     assert prices[1]["lookup:7"][None].pays is None
     assert best_of(prices[1], "same", fixed=True)[0] == "lookup:3"
     assert prices[2]["lookup:3"]["other"].missing == "Fewer answers than a batch of 2."
-    assert prices[2]["lookup:3"]["same"].times_plain is not None
+    assert prices[2]["lookup:3"]["same"].speedup is not None
     assert best_of(prices[4], None) is None
 
 

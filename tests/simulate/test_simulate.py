@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paceline import Request, Sampling, StopConditions, decode, fixed
-from paceline.decode.stats import figures
+from paceline.decode.stats import stats
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
@@ -55,7 +55,7 @@ def recorded(policy, drafts, *, temperature=0.0, together=1, fixed_by="measured"
     stop = StopConditions(max_tokens=60)
     requests = [Request(prompt=p, sampling=sampling, stop=stop) for p in PROMPTS]
     done = decode(Decoder(engine, drafts, ChainVerifier(), policy), requests)
-    header = Header(target=engine.facts(), temperature=temperature, sources=sources_of(drafts))
+    header = Header(target=engine.metadata(), temperature=temperature, sources=sources_of(drafts))
     traces = [
         trace_of(
             id=str(number),
@@ -73,7 +73,7 @@ def recorded(policy, drafts, *, temperature=0.0, together=1, fixed_by="measured"
 
 
 def measured() -> MeasuredPolicy:
-    return MeasuredPolicy(COSTS, [Source("lookup", foreseeable=True, weighs=True)], frozen=True)
+    return MeasuredPolicy(COSTS, [Source("lookup", previewable=True, weighs=True)], frozen=True)
 
 
 def shape(rounds):
@@ -83,19 +83,23 @@ def shape(rounds):
 
 @pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("spec", ["measured", "lookup:3", "lookup:20", "plain"])
+@pytest.mark.parametrize("spec", ["measured", "lookup:3", "lookup:20", "baseline"])
 def test_the_same_policy_takes_the_same_rounds_as_in_real_decoding(
     spec, temperature, together
 ) -> None:
-    name, _, limit = spec.rpartition(":")
-    real = measured() if spec == "measured" else fixed(name or None, int(limit) if name else 0)
+    name, _, max_draft_tokens = spec.rpartition(":")
+    real = (
+        measured()
+        if spec == "measured"
+        else fixed(name or None, int(max_draft_tokens) if name else 0)
+    )
     drafts = {"lookup": LookupDraft()}
     recording = recorded(real, drafts, temperature=temperature, together=together)
     policy = policy_named(spec, COSTS, recording.header.sources)
     found = simulate(recording, COSTS, policy, batch=together)
     for trace, one in zip(recording.traces, found.served, strict=True):
         assert shape(one.rounds) == shape(trace.rounds)
-    if spec != "plain":
+    if spec != "baseline":
         widths = {round.width for trace in recording.traces for round in trace.rounds}
         assert len(widths) >= 2, "the text gives a policy nothing to decide"
         rejected = [r for t in recording.traces for r in t.rounds if r.accepted < r.proposed]
@@ -112,7 +116,7 @@ def test_a_recorded_model_draft_is_replayed_as_it_was(temperature) -> None:
     found = simulate(recording, COSTS, policy_named("model:3", COSTS, {"model": False}))
     for trace, one in zip(recording.traces, found.served, strict=True):
         assert shape(one.rounds) == shape(trace.rounds)
-    rounds = [r for t in recording.traces for r in t.rounds if r.limit]
+    rounds = [r for t in recording.traces for r in t.rounds if r.max_draft_tokens]
     assert any(r.accepted < r.proposed for r in rounds)
     assert any(r.accepted == r.proposed for r in rounds)
 
@@ -148,7 +152,7 @@ def test_an_end_within_a_block_is_recorded_as_in_real_decoding() -> None:
 def test_a_recording_tells_which_policy_made_it() -> None:
     drafts = {"lookup": LookupDraft()}
     for policy, spec in (
-        (fixed(None, 0), "plain"),
+        (fixed(None, 0), "baseline"),
         (fixed("lookup", 4), "lookup:4"),
         (measured(), "measured"),
     ):
@@ -172,11 +176,11 @@ TINY = Costs(
 )
 
 
-def hand(name: str = "lookup", foreseeable: bool = True, **changes) -> Recording:
+def hand(name: str = "lookup", previewable: bool = True, **changes) -> Recording:
     """Prompt of 4, answer of 6: two drafted tokens of which one is right, a plain round, and one
     more drafted token that is right and all the room there is."""
     lists = {
-        "evidence": (0,) * 6,
+        "match_length": (0,) * 6,
         "right": (0, 1, 0, 0, 2, 0),
         "offered": (0, 5, 0, 3, 4, 0),
         "unwatched": (0, 5, 0, 0, 4, 0),
@@ -189,7 +193,7 @@ def hand(name: str = "lookup", foreseeable: bool = True, **changes) -> Recording
         most_tokens=6,
         sources={name: SourceTrace(**lists)},
     )
-    header = Header(target="toy", temperature=0.0, sources={name: foreseeable})
+    header = Header(target="toy", temperature=0.0, sources={name: previewable})
     return Recording(header, (replace(trace, **changes),))
 
 
@@ -213,7 +217,7 @@ def test_seconds_are_those_of_the_costs() -> None:
     assert document["acceptance_rate"] == 2 / 3
     assert document["tok_per_s"] == 6 / 7.75
     assert (document["ttft_s_median"], document["latency_s_p95"]) == (3.125, 7.75)
-    assert figures(one.rounds).decode_s == found.decode_s
+    assert stats(one.rounds).decode_s == found.decode_s
 
 
 def test_a_priced_draft_reads_its_prompt_and_catches_up() -> None:
@@ -256,7 +260,7 @@ def test_rows_beyond_the_costs_are_refused() -> None:
 )
 def test_settings_out_of_range_are_refused(settings) -> None:
     with pytest.raises(SettingError):
-        simulate(hand(), TINY, policy_named("plain", TINY, {}), **settings)
+        simulate(hand(), TINY, policy_named("baseline", TINY, {}), **settings)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +303,7 @@ def many(count: int) -> Recording:
     return Recording(header, tuple(traces))
 
 
-@pytest.mark.parametrize("spec", ["measured", "lookup:6", "plain"])
+@pytest.mark.parametrize("spec", ["measured", "lookup:6", "baseline"])
 @pytest.mark.parametrize("arrivals", [None, 20.0])
 @pytest.mark.parametrize("budget", [None, 4, 9])
 def test_a_batch_keeps_to_its_bounds_and_loses_no_token(
@@ -344,9 +348,9 @@ def test_a_batch_keeps_to_its_bounds_and_loses_no_token(
 
 
 def test_arrivals_are_the_seed_s_and_come_at_their_rate() -> None:
-    recording, plain = many(200), policy_named("plain", COSTS, {})
+    recording, baseline = many(200), policy_named("baseline", COSTS, {})
     one, same, other = (
-        simulate(recording, COSTS, plain, batch=4, arrivals_per_s=5.0, seed=seed)
+        simulate(recording, COSTS, baseline, batch=4, arrivals_per_s=5.0, seed=seed)
         for seed in (1, 1, 2)
     )
     assert one == same
@@ -372,8 +376,8 @@ def test_a_budget_cuts_the_longest_proposals_first() -> None:
     policy = policy_named("lookup:8", COSTS, {"lookup": True})
     found = simulate(recording, COSTS, policy, batch=2, row_budget=7)
     first, second = (one.rounds[1] for one in found.served)
-    assert (first.width, first.limit) == (3, 8)
-    assert (second.width, second.limit) == (4, 3)
+    assert (first.width, first.max_draft_tokens) == (3, 8)
+    assert (second.width, second.max_draft_tokens) == (4, 3)
 
 
 # Hindsight.
@@ -385,7 +389,7 @@ def test_the_best_fixed_choice_is_the_fastest_of_all() -> None:
     best = best_fixed(recording, COSTS)
     assert best.keys() == {"even", "odd"}
     sources = recording.header.sources
-    for spec in ("plain", "lookup:1", "lookup:2", "lookup:5", "lookup:31"):
+    for spec in ("baseline", "lookup:1", "lookup:2", "lookup:5", "lookup:31"):
         for category, second in simulate(
             recording, COSTS, policy_named(spec, COSTS, sources)
         ).by_category.items():
@@ -394,8 +398,8 @@ def test_the_best_fixed_choice_is_the_fastest_of_all() -> None:
         again = simulate(recording, COSTS, policy_named(one.policy, COSTS, sources))
         assert again.by_category[category] == one.decode_s
         assert regret(again, best)[category] == 0.0
-    plain = simulate(recording, COSTS, policy_named("plain", COSTS, sources))
-    assert max(regret(plain, best).values()) > 0.05
+    baseline = simulate(recording, COSTS, policy_named("baseline", COSTS, sources))
+    assert max(regret(baseline, best).values()) > 0.05
 
 
 def test_hindsight_tries_only_what_was_measured() -> None:

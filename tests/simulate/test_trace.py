@@ -15,7 +15,7 @@ from paceline.drafts.lookup import LookupDraft, Store
 from paceline.drafts.model import ModelDraft
 from paceline.errors import DataError, SettingError
 from paceline.policy.acceptance import MOST
-from paceline.simulate.impute import filled
+from paceline.simulate.impute import imputed
 from paceline.simulate.record import sources_of, trace_of
 from paceline.simulate.trace import (
     Header,
@@ -32,9 +32,11 @@ from paceline.verify.chain import ChainVerifier
 HEADER = Header(target={"model": "toy"}, temperature=0.5, sources={"lookup": True, "model": False})
 
 
-def round_of(context: int, accepted: int, limit: int, width: int, source="model") -> Round:
+def round_of(
+    context: int, accepted: int, max_draft_tokens: int, width: int, source="model"
+) -> Round:
     return sample_round(
-        limit=limit,
+        max_draft_tokens=max_draft_tokens,
         proposed=width - 1,
         accepted=accepted,
         source=source,
@@ -50,7 +52,7 @@ def test_a_replayed_lookup_says_what_it_would_have_offered() -> None:
     trace = trace_of(
         id="a",
         category="all",
-        configuration="plain",
+        configuration="baseline",
         prompt=[1, 2, 3, 1, 2],
         output=[3, 1, 7, 3, 1],
         rounds=[],
@@ -58,7 +60,7 @@ def test_a_replayed_lookup_says_what_it_would_have_offered() -> None:
         most_tokens=9,
     )
     found = trace.sources["lookup"]
-    assert found.evidence == (2, 3, 4, 0, 1)  # 12; 123; 1231; none for 7; 3
+    assert found.match_length == (2, 3, 4, 0, 1)  # 12; 123; 1231; none for 7; 3
     assert found.offered == (MOST, MOST, MOST, 0, MOST)  # a lookup goes round: 3 1 2 3 1 2 …
     assert found.right == (2, 1, 0, 0, 1)
     # A fixed limit follows no match of one token, and goes twice as far as a match is long.
@@ -89,7 +91,7 @@ def test_a_model_is_known_only_where_it_was_asked_and_never_run() -> None:
     assert len(asked) >= 5
     for t in range(20):
         right = asked[t].accepted if t in asked else None
-        assert (known.right[t], known.evidence[t]) == (right, 0 if t in asked else None)
+        assert (known.right[t], known.match_length[t]) == (right, 0 if t in asked else None)
 
 
 def test_a_draft_with_a_store_is_not_replayed() -> None:
@@ -99,7 +101,7 @@ def test_a_draft_with_a_store_is_not_replayed() -> None:
     trace_of(
         id="a",
         category="all",
-        configuration="plain",
+        configuration="baseline",
         prompt=[1, 2],
         output=[1, 2],
         rounds=[],
@@ -110,7 +112,7 @@ def test_a_draft_with_a_store_is_not_replayed() -> None:
 
 def known(count: int, **lists) -> SourceTrace:
     nothing = (0,) * count
-    return SourceTrace(**{"evidence": nothing, "unwatched": nothing, **lists})
+    return SourceTrace(**{"match_length": nothing, "unwatched": nothing, **lists})
 
 
 def trace(**changes) -> Trace:
@@ -144,7 +146,7 @@ def test_what_is_written_is_read_back(tmp_path) -> None:
     recording = read_recording(path)
     assert recording == Recording(HEADER, traces)
     assert len(Path(path).read_text().splitlines()) == 3
-    assert recording.configurations == ["plain", "model -n 3"]
+    assert recording.configurations == ["baseline", "model -n 3"]
     assert recording.of(configuration="model -n 3").traces == (traces[1],)
     assert recording.of(category="chat").traces == (traces[0],)
     with pytest.raises(SettingError, match="Did you mean 'model -n 3'"):
@@ -176,7 +178,7 @@ LOOKUP = trace().as_document()["sources"]["lookup"]
             changed(sources={"lookup": {**LOOKUP, "right": [0] * 5 + [2], "offered": [2] * 6}}),
             "entry 5 of 'lookup' has 2 right of 2 offered",
         ),
-        (changed(rounds=[{"limit": 3}]), "a round lacks fields"),
+        (changed(rounds=[{"max_draft_tokens": 3}]), "a round lacks fields"),
     ],
 )
 def test_a_broken_recording_is_refused_by_name(tmp_path, line, message) -> None:
@@ -211,7 +213,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path) -> None:
 
 
 def test_what_is_known_of_a_model_is_kept_and_the_rest_drawn() -> None:
-    recording = filled(Recording(HEADER, (trace(),)))
+    recording = imputed(Recording(HEADER, (trace(),)))
     [one] = recording.traces
     found = one.sources["model"]
     assert found.right[1] == 1  # one of three was accepted: exact
@@ -221,12 +223,12 @@ def test_what_is_known_of_a_model_is_kept_and_the_rest_drawn() -> None:
     assert None not in found.right
     assert all(right <= 6 - t for t, right in enumerate(found.right))
     assert one.sources["lookup"] == trace().sources["lookup"]
-    assert filled(recording) == recording == filled(Recording(HEADER, (trace(),)))
+    assert imputed(recording) == recording == imputed(Recording(HEADER, (trace(),)))
 
 
 def test_a_proposal_shorter_than_its_limit_was_all_there_was() -> None:
     one = trace(rounds=(round_of(5, 1, 3, 2), round_of(7, 0, 3, 1)))
-    found = filled(Recording(HEADER, (one,))).traces[0].sources["model"]
+    found = imputed(Recording(HEADER, (one,))).traces[0].sources["model"]
     assert (found.offered[1], found.right[1]) == (1, 1)
     assert (found.offered[3], found.right[3]) == (0, 0)
 
@@ -245,13 +247,13 @@ def test_draws_follow_the_acceptance_of_their_category() -> None:
         )
         for category, right in (("half", lambda i: i % 2), ("never", lambda i: 0))
     ]
-    half, never = filled(Recording(HEADER, tuple(traces))).traces
+    half, never = imputed(Recording(HEADER, tuple(traces))).traces
     drawn = [entry > 0 for entry in half.sources["model"].right[241:]]
     assert 0.4 < sum(drawn) / len(drawn) < 0.6
     assert set(never.sources["model"].right) == {0}
 
 
 def test_a_draft_that_was_never_asked_stays_unknown() -> None:
-    recording = filled(Recording(HEADER, (trace(rounds=()),)))
+    recording = imputed(Recording(HEADER, (trace(rounds=()),)))
     assert recording.known_sources == {"lookup": True}
     assert recording.traces[0].sources["model"].right == (None,) * 6

@@ -75,14 +75,14 @@ def test_it_learns_and_tells_how_much_on_text_held_out(llama, texts, tmp_path: P
     part, whole = PartialEngine(llama, (0, 1), kept.head), []
     away = [text for text in texts if text.prompt_id == "p4"]
     for text in away:
-        laws = []
+        distributions = []
         for engine in (llama, part):
             sequence = engine.open()
             rows = len(text.output)
             [logits] = engine.score([Job(sequence, [*text.prompt, *text.output[:-1]], rows)])
-            laws.append(logits.softmax(-1))
+            distributions.append(logits.softmax(-1))
             sequence.close()
-        whole.append(torch.minimum(*laws).sum(-1))
+        whole.append(torch.minimum(*distributions).sum(-1))
     assert float(torch.cat(whole).mean()) == pytest.approx(after["sampled"], abs=1e-3)
 
 

@@ -66,7 +66,7 @@ def test_a_search_ends_in_a_setting_that_a_draft_reads(llama, tmp_path: Path) ->
     assert best.measured is not None
     assert result.ratio is not None
     assert result.prompts >= 1
-    assert result.plain_tok_per_s > 0
+    assert result.baseline_tok_per_s > 0
     assert result.tok_per_s > 0
     assert len(llama.free_slots) == 2
     here = identity(llama)
@@ -74,7 +74,7 @@ def test_a_search_ends_in_a_setting_that_a_draft_reads(llama, tmp_path: Path) ->
     draft = EarlyExitDraft.create(llama, setting=str(tmp_path / "s.json"))
     assert draft.engine.kept == best.kept
     measured = read_setting(tmp_path / "s.json", here).measured
-    assert measured["times_plain"]["value"] == result.ratio.value
+    assert measured["speedup"]["value"] == result.ratio.value
     assert measured["verdict"] == result.verdict
     assert len(measured["candidates"]) == result.looked_at
     assert json.dumps(measured)
@@ -96,15 +96,15 @@ def test_agreement_is_what_the_part_itself_would_give(llama, temperature: float)
     for kept in ((0,), (0, 1), (0, 2)):
         part, total = PartialEngine(llama, kept), 0.0
         for tokens, first in texts:
-            laws = []
+            distributions = []
             for engine in (llama, part):
                 sequence = engine.open()
                 [rows] = engine.score([Job(sequence, tokens, len(tokens))])
                 sequence.close()
-                laws.append(rows[first - 1 : -1])
-            p, q = laws
+                distributions.append(rows[first - 1 : -1])
+            p, q = distributions
             if temperature:
-                p, q = ((x / temperature).softmax(-1) for x in laws)
+                p, q = ((x / temperature).softmax(-1) for x in distributions)
                 total += float(torch.minimum(p, q).sum(-1).mean()) / 2
             else:
                 total += float((p.argmax(-1) == q.argmax(-1)).float().mean()) / 2
@@ -183,7 +183,7 @@ def test_what_a_few_prompts_can_t_tell_apart_is_ranked_by_its_promise() -> None:
 @pytest.mark.parametrize(
     ("ratio", "rounds", "said"),
     [
-        (Ratio(1.3, 1.1, 1.5), 0.9, "It pays: 1.30 times plain"),
+        (Ratio(1.3, 1.1, 1.5), 0.9, "It pays: 1.30 speedup"),
         (Ratio(1.3, 0.9, 1.5), 0.9, "No setting clearly pays here: 1.30"),
         (Ratio(1.0, 0.99, 1.01), 0.01, "the policy let it draft in 1% of the rounds"),
         (Ratio(1.2, None, None), 0.5, "It pays: 1.20"),

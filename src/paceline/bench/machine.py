@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 
-def machine_facts() -> dict[str, Any]:
+def machine_metadata() -> dict[str, Any]:
     """CPU, cores this process may use, memory, system, Python; JSON values."""
     import paceline
 

@@ -18,8 +18,8 @@ _MOST_PICKS = 1 << 18
 class Pair:
     """Plain and drafted decoding of one prompt: seconds and tokens of each."""
 
-    plain_s: float
-    plain_tokens: int
+    baseline_s: float
+    baseline_tokens: int
     drafted_s: float
     drafted_tokens: int
 
@@ -47,10 +47,12 @@ class Mean:
 def speed_ratio(pairs: Sequence[Pair], *, resamples: int = 2000, seed: int = 0) -> Ratio | None:
     """Plain milliseconds per token over drafted ones, both pooled over the pairs, with a paired
     bootstrap over prompts (Efron 1979; percentile interval). None if nothing was decoded."""
-    usable = [p for p in pairs if p.plain_tokens and p.drafted_tokens and p.drafted_s > 0]
+    usable = [p for p in pairs if p.baseline_tokens and p.drafted_tokens and p.drafted_s > 0]
     if not usable:
         return None
-    table = np.array([(p.plain_s, p.plain_tokens, p.drafted_s, p.drafted_tokens) for p in usable])
+    table = np.array(
+        [(p.baseline_s, p.baseline_tokens, p.drafted_s, p.drafted_tokens) for p in usable]
+    )
     return Ratio(float(_ratio(table.sum(axis=0))), *_interval(table, _ratio, resamples, seed))
 
 
@@ -96,6 +98,6 @@ def _mean(sums: np.ndarray) -> np.ndarray:
 
 
 def _ratio(sums: np.ndarray) -> np.ndarray:
-    plain_s, plain_tokens, drafted_s, drafted_tokens = sums
-    ratio: np.ndarray = (plain_s / plain_tokens) / (drafted_s / drafted_tokens)
+    baseline_s, baseline_tokens, drafted_s, drafted_tokens = sums
+    ratio: np.ndarray = (baseline_s / baseline_tokens) / (drafted_s / drafted_tokens)
     return ratio

@@ -1,10 +1,10 @@
-"""At temperature above 0: may plain and drafted texts come from one law?
+"""At temperature above 0: may plain and drafted texts come from one distribution?
 
 Tokens within a text depend on each other, so that a chi-square test of all tokens finds
 differences where there are none. Texts of different pairs don't. If both halves of a pair are
-drawn from one law with independent random numbers, swapping them changes nothing about the law of
-the data; so the statistic is compared with itself after such swaps, pair by pair by the toss of a
-coin (a permutation test, Fisher 1935; exact at any number of pairs).
+drawn from one distribution with independent random numbers, swapping them changes nothing about
+the distribution of the data; so the statistic is compared with itself after such swaps, pair by
+pair by the toss of a coin (a permutation test, Fisher 1935; exact at any number of pairs).
 
 Statistic: Σ over kinds of token of (plain - drafted)² / (plain + drafted), counts over all texts;
 it is the chi-square distance of two samples of one size. Kinds seen fewer than RARE times count
@@ -45,7 +45,7 @@ class TwoSample:
 
     tokens         in all texts, both halves
     kinds          of tokens, rare ones being one kind
-    p_value        chance of at least this statistic if both halves come from one law
+    p_value        chance of at least this statistic if both halves come from one distribution
     power_share    the smallest share of tokens of which it would have noticed, in at least POWER of
                    cases, that others stand in their place (any seen one, all alike); None: not even
                    the largest of SHARES
@@ -98,7 +98,7 @@ def two_sample(
 
     None if there are fewer than LEAST_PAIRS pairs, or no token at all.
     """
-    tokens = sum(len(plain) + len(drafted) for plain, drafted in pairs)
+    tokens = sum(len(baseline) + len(drafted) for baseline, drafted in pairs)
     if len(pairs) < LEAST_PAIRS or not tokens:
         return None
     rng = np.random.default_rng(seed)

@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.file import RunFile
 from paceline.bench.local.resources import read_bandwidth
 from paceline.bench.local.result import BenchResult, as_document
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     out = options.out_path(args.out or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.jsonl", "-o")
     record = None if args.record is None else _record_path(args.record, out)
     with ExitStack() as stack:
-        configurations = with_plain(Configurations(stack).all(args))
+        configurations = with_baseline(Configurations(stack).all(args))
         engine = configurations[0].engine
         assert engine is not None
         if record is not None:
@@ -161,8 +161,10 @@ def _is_own_recording(path: Path) -> bool:
 
 def _bandwidth(engine: Engine) -> float | None:
     """Of the memory that holds the target, read with its threads; None if that isn't the CPU's."""
-    facts = engine.facts()
-    return read_bandwidth(threads=facts.get("threads")) if facts.get("device") == "cpu" else None
+    metadata = engine.metadata()
+    return (
+        read_bandwidth(threads=metadata.get("threads")) if metadata.get("device") == "cpu" else None
+    )
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -270,7 +272,7 @@ def _record(
     """Write a line for each run. Raises DataError where there is no room."""
     drafts = {name: draft for c in configurations for name, draft in c.drafts.items()}
     header = RecordingHeader(
-        target=engine.facts(),
+        target=engine.metadata(),
         temperature=result.configurations[0].sampling.temperature,
         sources=sources_of(drafts),
         weighs=tuple(name for name, d in drafts.items() if d.weighs and is_replayable(d)),

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from paceline.bench.local.bench import Configuration
-from paceline.bench.local.run import PLAIN
+from paceline.bench.local.run import BASELINE
 from paceline.cli import options
 from paceline.cli.parser import Parser, limits
 from paceline.drafts.base import Draft
@@ -21,7 +21,7 @@ from paceline.types import Sampling
 
 _DRAFT = "lookup"  # where none is named
 _LOADING = ("target", "engine", "context", *options.PLACE)
-_DRAFTED = ("draft", "limit")
+_DRAFTED = ("draft", "max_draft_tokens")
 _RULES = ("costs", "verifier", "allow_chains", "lossy", "draft_engine", "draft_context")
 
 
@@ -36,7 +36,7 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-n",
-        "--limit",
+        "--max-draft-tokens",
         type=limits,
         default=[None],
         metavar="N[,N…]",
@@ -76,7 +76,7 @@ def _unneeded(args: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]
     """What was said for all and says nothing here, so that it isn't inherited: costs without a
     limit that is auto, leave to be lossy for another verifier, leave to cut other drafts' trees."""
     off: dict[str, Any] = {}
-    if None not in given.get("limit", args.limit):
+    if None not in given.get("max_draft_tokens", args.max_draft_tokens):
         off["costs"] = None
     if "verifier" in given:
         off["lossy"] = False
@@ -133,16 +133,20 @@ class Configurations:
         verifier = options.find_verifier(args.verifier, drafts, lossy=args.lossy)
         options.check_trees(args, engine, drafts, verifier)
         sampling = options.sampling_of(args, engine)
-        words, plain = _words(given, but=_DRAFTED), _words(given, but=(*_DRAFTED, *_RULES))
-        make = _maker(args, engine, sampling, words, f"{PLAIN}{plain}")
+        words, baseline = _words(given, but=_DRAFTED), _words(given, but=(*_DRAFTED, *_RULES))
+        make = _maker(args, engine, sampling, words, f"{BASELINE}{baseline}")
         found = []
-        for limit in dict.fromkeys(args.limit):
-            if limit is None:
+        for max_draft_tokens in dict.fromkeys(args.max_draft_tokens):
+            if max_draft_tokens is None:
                 policy = options.measured(args, engine, drafts)
                 found.append(make(f"{' + '.join(drafts)} -n auto", drafts, None, policy))
             else:
                 for label, draft in drafts.items():
-                    found.append(make(f"{label} -n {limit}", {label: draft}, limit, None))
+                    found.append(
+                        make(
+                            f"{label} -n {max_draft_tokens}", {label: draft}, max_draft_tokens, None
+                        )
+                    )
         return found
 
     def _load(self, args: argparse.Namespace, engine: Engine) -> dict[str, Draft]:
@@ -159,12 +163,15 @@ def _maker(
     args: argparse.Namespace, engine: Engine, sampling: Sampling, words: str, baseline: str
 ) -> Callable[[str, dict[str, Draft], int | None, MeasuredPolicy | None], Configuration]:
     def make(
-        name: str, drafts: dict[str, Draft], limit: int | None, policy: MeasuredPolicy | None
+        name: str,
+        drafts: dict[str, Draft],
+        max_draft_tokens: int | None,
+        policy: MeasuredPolicy | None,
     ) -> Configuration:
         return Configuration(
             f"{name}{words}",
             drafts,
-            limit,
+            max_draft_tokens,
             options.find_verifier(args.verifier, drafts, lossy=args.lossy),
             None if policy is None else policy.fresh,
             chains_for_trees=args.allow_chains,
@@ -181,7 +188,7 @@ def _maker(
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what can't be honoured before a model is loaded."""
-    if args.costs is not None and None not in args.limit:
+    if args.costs is not None and None not in args.max_draft_tokens:
         raise SettingError(
             f"--costs is {args.costs}, and no limit is auto.", "Add -n auto, or drop --costs."
         )

@@ -23,7 +23,7 @@ from paceline.bench.server.file import EndpointFile
 from paceline.bench.server.http import Patience
 from paceline.bench.server.load import Block, plan, run_load
 from paceline.bench.server.result import AGAINST, FIRST, Asked, EndpointResult, Header
-from paceline.bench.server.summary import endpoint_card
+from paceline.bench.server.summary import server_summary
 from paceline.cli import options
 from paceline.cli.parser import at_least
 from paceline.cli.workloads import workload_of
@@ -50,7 +50,7 @@ _IN_PROCESS: Mapping[str, object] = {
     "context": None,
     **dict.fromkeys(options.PLACE),
     "draft": None,
-    "limit": [None],
+    "max_draft_tokens": [None],
     "costs": None,
     "verifier": None,
     "allow_chains": False,
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         failed = f"{result.asked[0].id}: {result.asked[0].answer.failure}."
         raise error or DataError(f"No prompt was answered. {failed}", "Mend that, run it again.")
     shown = json.dumps(result.as_document(), ensure_ascii=False) if args.json else None
-    print(shown or endpoint_card(result))
+    print(shown or server_summary(result))
     print(f"Everything measured is in {out}.", file=sys.stderr)
     if isinstance(error, PacelineError):
         raise error
@@ -179,7 +179,7 @@ async def _connected(args: argparse.Namespace, stack: AsyncExitStack) -> dict[st
         args.endpoint,
         model=args.model,
         key=_key(args.api_key_env, "--api-key-env"),
-        page=args.metrics,
+        metrics=args.metrics,
         patience=patience,
     )
     endpoints = {FIRST: await stack.enter_async_context(first)}
@@ -188,7 +188,7 @@ async def _connected(args: argparse.Namespace, stack: AsyncExitStack) -> dict[st
             args.against,
             model=args.against_model,
             key=_key(args.against_api_key_env, "--against-api-key-env"),
-            page=args.against_metrics,
+            metrics=args.against_metrics,
             patience=patience,
             option="--against",
         )
@@ -207,7 +207,7 @@ def _header(
         command=("paceline", *sys.argv[1:]),
         started=datetime.now().astimezone().isoformat(timespec="seconds"),
         servers={name: endpoint.served.as_json() for name, endpoint in endpoints.items()},
-        workload=workload.facts(),
+        workload=workload.metadata(),
         prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
         fields={name: dict(endpoint.fields) for name, endpoint in endpoints.items()},
         sampling=asdict(sampling),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import plugins
-from paceline.bench.local.model_metadata import draft_facts, target_facts
+from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.profile.measured_policy import gather_costs, sources
 from paceline.cli import options
 from paceline.cli import plan as plan_from
@@ -70,7 +70,7 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
         help=f"costs from a file, or shipped ones: {', '.join(shipped_costs())}",
     )
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw times plain over limit: .svg, .png or .pdf"
+        "--plot", metavar="FILE", help="draw speedup over limit: .svg, .png or .pdf"
     )
     plan_from.add_out(parser)
     parser.add_argument(
@@ -140,11 +140,11 @@ def _recorded(args: argparse.Namespace) -> _Priced:
     costs = read_costs(args.costs)
     names = args.draft or ["lookup", *costs.drafts]
     found = [_source(costs, name, args.costs) for name in dict.fromkeys(names) if name != "none"]
-    facts = {source.name: _facts(source) for source in found}
-    return _Priced(make_plan(costs, found, args.acceptance), costs.key, facts)
+    metadata = {source.name: _metadata(source) for source in found}
+    return _Priced(make_plan(costs, found, args.acceptance), costs.key, metadata)
 
 
-def _facts(source: Source) -> dict[str, Any]:
+def _metadata(source: Source) -> dict[str, Any]:
     """What a file of costs says of a draft: its kind by its name, if that is one; else a model."""
     if source.costs is None:
         return {"draft": source.name.partition(":")[0]}
@@ -157,8 +157,8 @@ def _source(costs: Costs, name: str, file: str) -> Source:
     if name in costs.drafts:
         return Source(name, costs=costs.drafts[name])
     kind = name.partition(":")[0]
-    if kind in plugins.names("draft") and plugins.find("draft", kind).foreseeable:
-        return Source(name, foreseeable=True, weighs=True, prior=plugins.find("draft", kind).prior)
+    if kind in plugins.names("draft") and plugins.find("draft", kind).previewable:
+        return Source(name, previewable=True, weighs=True, prior=plugins.find("draft", kind).prior)
     raise unknown_name(f"draft in the costs of {file}", name, ["lookup", *costs.drafts])
 
 
@@ -171,12 +171,12 @@ def _measured(args: argparse.Namespace) -> _Priced:
         engine = stack.enter_context(options.load_target(args))
         drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
         for name, draft in drafts.items():
-            if draft.branches and not draft.foreseeable:
+            if draft.branches and not draft.previewable:
                 raise SettingError(
                     f"The draft {name!r} offers trees, and a plan prices chains.",
                     "Plan for its model, and use `paceline bench` for trees.",
                 )
-            if not draft.foreseeable and draft.engine is None:
+            if not draft.previewable and draft.engine is None:
                 raise SettingError(
                     f"The draft {name!r} has no model, so its price can only be learned while "
                     "decoding.",
@@ -185,8 +185,8 @@ def _measured(args: argparse.Namespace) -> _Priced:
         costs = gather_costs(engine, drafts, on_measure=_say)
         return _Priced(
             make_plan(costs, sources(costs, drafts), args.acceptance),
-            target_facts(engine),
-            {name: draft_facts(draft) for name, draft in drafts.items()},
+            target_metadata(engine),
+            {name: draft_metadata(draft) for name, draft in drafts.items()},
         )
 
 

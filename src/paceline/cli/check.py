@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from paceline.bench.local.check import SelfCheck, check_bookkeeping
-from paceline.bench.local.divergence import Divergence
+from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.summary import describe
-from paceline.bench.machine import machine_facts
+from paceline.bench.machine import machine_metadata
 from paceline.bench.profile.profile import costs_for
 from paceline.cli import options
 from paceline.cli.parser import Parser
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     # Two sequences: the target plays both roles below.
     with options.load_target(args, max_sequences=2) as engine:
         say = _silent if args.json else print
-        say(f"target    {_facts_line(engine)}")
+        say(f"target    {_metadata_line(engine)}")
         pair = _pair(args, engine)
         if pair is not None:
             say(f"pair      {pair['sentence']}")
@@ -82,16 +82,16 @@ def _pair(args: argparse.Namespace, engine: Engine) -> dict[str, Any] | None:
     except PairError as error:
         return {"fits": False, "sentence": str(error)}
     try:
-        fits = _fits(draft.facts()) or ["nothing to fit: it needs no vocabulary of its own"]
+        fits = _fits(draft.metadata()) or ["nothing to fit: it needs no vocabulary of its own"]
         return {"fits": True, "sentence": f"{args.draft} fits: {'; '.join(fits)}"}
     finally:
         draft.release()
 
 
-def _fits(facts: dict[str, Any]) -> list[str]:
+def _fits(metadata: dict[str, Any]) -> list[str]:
     """How a draft's vocabulary fits, or those of its parts."""
-    own = [facts["fit"]] if "fit" in facts else []
-    return own + [fit for part in facts.get("parts", ()) for fit in _fits(part)]
+    own = [metadata["fit"]] if "fit" in metadata else []
+    return own + [fit for part in metadata.get("parts", ()) for fit in _fits(part)]
 
 
 def _text(engine: Engine) -> list[int]:
@@ -112,8 +112,8 @@ def _room(engine: Engine, tokens: list[int]) -> int:
     return max(1, min(48, engine.capabilities.context_size - len(tokens)))
 
 
-def _facts_line(engine: Engine) -> str:
-    return ", ".join(f"{key} {value}" for key, value in engine.facts().items() if value)
+def _metadata_line(engine: Engine) -> str:
+    return ", ".join(f"{key} {value}" for key, value in engine.metadata().items() if value)
 
 
 def _widths_line(costs: Costs) -> str:
@@ -129,14 +129,14 @@ def _itself_line(itself: SelfCheck) -> str:
             f"; {len(itself.rejections)} rejected, {kind}: the largest top-2 logit gap there is "
             f"{itself.largest_gap:.3g}, width alone moves gaps by up to {itself.movement:.3g}"
         )
-    return f"{line}; {_difference(itself.divergence)}"
+    return f"{line}; {_difference(itself.first_difference)}"
 
 
 def _rewinds_line(itself: SelfCheck) -> str:
     return f"{itself.rewinds} blocks with a mistake rewound; {_difference(itself.rewound)}"
 
 
-def _difference(found: Divergence | None) -> str:
+def _difference(found: FirstDifference | None) -> str:
     return "text equal to plain" if found is None else f"text {describe(found)}"
 
 
@@ -149,8 +149,8 @@ def _document(
 ) -> dict[str, Any]:
     return {
         "kind": "paceline check",
-        "machine": machine_facts(),
-        "target": engine.facts(),
+        "machine": machine_metadata(),
+        "target": engine.metadata(),
         "pair": pair,
         "width_costs": [
             {"width": width, "forward_s": costs.forward_s(width), "ratio": costs.r(width)}

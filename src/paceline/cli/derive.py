@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from paceline.bench.prompts.formats import find_workload
 from paceline.cli.parser import Parser, at_least
-from paceline.cli.workloads import remarks
+from paceline.cli.workloads import notes
 from paceline.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _texts(names: list[str]) -> Iterator[str]:
     for name in names:
         if name.endswith(".jsonl"):
             workload = find_workload(name)
-            for line in remarks(workload):
+            for line in notes(workload):
                 print(line, file=sys.stderr)
             for prompt in workload.prompts:
                 new = prompt.messages[-1:] if prompt.follows else prompt.messages

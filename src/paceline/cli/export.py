@@ -78,7 +78,7 @@ def _add(places: argparse._SubParsersAction[Parser], name: str, summary: str) ->
         "--draft-model", metavar="NAME", help="the draft's model likewise (default: the plan's)"
     )
     parser.add_argument(
-        "--limit",
+        "--max-draft-tokens",
         type=at_least(1),
         metavar="N",
         help="drafted tokens in a round (default: the plan's)",
@@ -179,7 +179,7 @@ def _options(args: argparse.Namespace) -> Options:
         version=version,
         target=args.target,
         draft_model=args.draft_model,
-        limit=args.limit,
+        max_draft_tokens=args.max_draft_tokens,
         ours=args.ours,
         nearest=args.nearest,
         tensor_parallel=tensor_parallel,
@@ -192,8 +192,8 @@ def _text(args: argparse.Namespace, setup: Setup) -> str:
     if "manifest" in args:
         return export_manifests.render(args, setup)
     text = written(setup, args.format, args.out or "THIS_FILE")
-    for remark in unwritten(setup, args.format):
-        print(one_line(remark), file=sys.stderr)
+    for note in unwritten(setup, args.format):
+        print(one_line(note), file=sys.stderr)
     return text
 
 

@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from typing import Any
 
 from paceline.cli import options
-from paceline.cli.parser import Parser, at_least, limit
+from paceline.cli.parser import Parser, at_least, max_draft_tokens
 from paceline.decode.generate import Generation, Prompt, generate
 from paceline.decode.policy import Policy, fixed
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
 from paceline.errors import PromptError, SettingError
 from paceline.policy.adaptive import MeasuredPolicy
-from paceline.policy.stats import Account
+from paceline.policy.stats import PolicyStats
 from paceline.types import StopConditions
 
 EXAMPLES = """\
@@ -54,8 +54,8 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument(
         "-n",
-        "--limit",
-        type=limit,
+        "--max-draft-tokens",
+        type=max_draft_tokens,
         metavar="N",
         help="always draft, at most N tokens a round; auto (default): only when it pays",
     )
@@ -126,54 +126,58 @@ def run(args: argparse.Namespace) -> int:
             logprobs=args.logprobs,
             on_text=None if args.json else _write,
         )
-        account = _account(policy)
+        policy_stats = _policy_stats(policy)
         if args.json:
-            document = _document(generation, engine, drafts, account, args)
+            document = _document(generation, engine, drafts, policy_stats, args)
             document["verifier"] = args.verifier or verifier.name
             print(json.dumps(document, ensure_ascii=False))
         else:
             _write("\n")
-            print(_figures_line(generation, account), file=sys.stderr)
+            print(_figures_line(generation, policy_stats), file=sys.stderr)
     return 0
 
 
 def _policy(args: argparse.Namespace, engine: Engine, drafts: dict[str, Draft]) -> Policy:
     if not drafts:
         return fixed(None, 0)
-    if args.limit is None:
+    if args.max_draft_tokens is None:
         return options.measured(args, engine, drafts)
-    return fixed(next(iter(drafts)), args.limit)
+    return fixed(next(iter(drafts)), args.max_draft_tokens)
 
 
-def _account(policy: Policy) -> Account | None:
+def _policy_stats(policy: Policy) -> PolicyStats | None:
     """What the measured policy did; a fixed one has nothing to tell."""
     if not isinstance(policy, MeasuredPolicy):
         return None
-    policy.settle()
-    return policy.account
+    policy.learn_from_rounds()
+    return policy.policy_stats
 
 
-def _figures_line(generation: Generation, account: Account | None) -> str:
-    if account is None:
+def _figures_line(generation: Generation, policy_stats: PolicyStats | None) -> str:
+    if policy_stats is None:
         return generation.summary
-    return f"{generation.summary} · {account.sentence()}"
+    return f"{generation.summary} · {policy_stats.sentence()}"
 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse options that would have no effect."""
     if args.logprobs and not args.json:
         raise SettingError("--logprobs has no place in plain text.", "Add --json.")
-    if args.draft == ["none"] and (args.limit or args.costs):
-        given = f"-n is {args.limit}" if args.limit else f"--costs is {args.costs}"
+    if args.draft == ["none"] and (args.max_draft_tokens or args.costs):
+        given = (
+            f"-n is {args.max_draft_tokens}"
+            if args.max_draft_tokens
+            else f"--costs is {args.costs}"
+        )
         raise SettingError(f"{given} and there is no draft.", "Name one with -d.")
-    if args.limit is not None and args.costs is not None:
+    if args.max_draft_tokens is not None and args.costs is not None:
         raise SettingError(
-            f"-n is {args.limit}, so --costs {args.costs} would decide nothing.",
+            f"-n is {args.max_draft_tokens}, so --costs {args.costs} would decide nothing.",
             "Drop one of them.",
         )
-    if args.limit is not None and len(args.draft) > 1:
+    if args.max_draft_tokens is not None and len(args.draft) > 1:
         raise SettingError(
-            f"-n is {args.limit} and {len(args.draft)} drafts are named.",
+            f"-n is {args.max_draft_tokens} and {len(args.draft)} drafts are named.",
             "Name one, or leave the limit to the policy (-n auto).",
         )
 
@@ -208,7 +212,7 @@ def _document(
     generation: Generation,
     engine: Engine,
     drafts: dict[str, Draft],
-    account: Account | None,
+    policy_stats: PolicyStats | None,
     args: argparse.Namespace,
 ) -> dict[str, Any]:
     document = {
@@ -216,14 +220,14 @@ def _document(
         "tokens": list(generation.tokens),
         "finish_reason": generation.finish_reason and generation.finish_reason.value,
         "prompt_tokens": generation.prompt_tokens,
-        "figures": generation.figures.as_json(),
-        "target": engine.facts(),
-        "drafts": {name: draft.facts() for name, draft in drafts.items()},
-        "limit": "auto" if args.limit is None else args.limit,
-        "policy": account and account.as_json(),
+        "stats": generation.stats.as_json(),
+        "target": engine.metadata(),
+        "drafts": {name: draft.metadata() for name, draft in drafts.items()},
+        "max_draft_tokens": "auto" if args.max_draft_tokens is None else args.max_draft_tokens,
+        "policy": policy_stats and policy_stats.as_json(),
         "exact": generation.exact,
         "gives_up": generation.gives_up or None,
-        "departure": generation.departure and generation.departure.as_json(),
+        "divergence": generation.divergence and generation.divergence.as_json(),
     }
     if args.logprobs:
         document["log_probs"] = list(generation.log_probs)

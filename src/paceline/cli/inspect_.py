@@ -102,7 +102,7 @@ def _answers(checkpoint: Checkpoint) -> Iterator[tuple[str, list[tuple[str | Non
 
 def _lines(checkpoint: Checkpoint, comparison: Comparison | None) -> Iterator[str]:
     yield f"{checkpoint.path}: {KINDS[checkpoint.kind]}, {FORMATS[checkpoint.format]}"
-    yield from _card(_facts(checkpoint))
+    yield from _card(_metadata(checkpoint))
     if comparison is not None:
         yield ""
         yield f"Beside {comparison.target.path}"
@@ -118,7 +118,7 @@ def _lines(checkpoint: Checkpoint, comparison: Comparison | None) -> Iterator[st
         yield "Nothing is wrong."
     for problem in checkpoint.problems:
         weight = "Wrong" if problem.fatal else "Mind"
-        yield from _wrapped(f"{weight}: ", f"{problem.fact} {problem.cure}")
+        yield from _wrapped(f"{weight}: ", f"{problem.fact} {problem.hint}")
 
 
 def _card(entries: Iterator[tuple[str, str]]) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _wrapped(lead: str, text: str) -> list[str]:
     )
 
 
-def _facts(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+def _metadata(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     if checkpoint.architecture:
         yield "architecture", checkpoint.architecture
     yield "size", _size(checkpoint)

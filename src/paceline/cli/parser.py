@@ -63,8 +63,8 @@ def _with_nearest(message: str) -> str:
         return f"{message[:1].upper()}{message[1:]}."
     name, known = found[1], [choice.strip(" '") for choice in found[2].split(",")]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    cure = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
-    return f"There is no {name!r}. {cure}"
+    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
+    return f"There is no {name!r}. {hint}"
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -85,11 +85,11 @@ def at_least(least: int) -> Callable[[str], int]:
 AUTO = "auto"
 
 
-def limit(text: str) -> int | None:
+def max_draft_tokens(text: str) -> int | None:
     """An argument type: a limit, or `auto` (None) for the policy's choice."""
     return None if text == AUTO else at_least(0)(text)
 
 
 def limits(text: str) -> list[int | None]:
     """An argument type: one limit or several, separated by commas."""
-    return [limit(part) for part in text.split(",")]
+    return [max_draft_tokens(part) for part in text.split(",")]

@@ -19,10 +19,10 @@ from paceline.plan.decide_replay import decide_replay
 from paceline.plan.decide_server import decide_endpoint
 from paceline.plan.document import DRAFT_KINDS, Draft, PlanDocument, calls_itself_plan
 from paceline.plan.evidence import Evidence, read_evidence
-from paceline.plan.summary import plan_card
+from paceline.plan.summary import plan_summary
 
 _SERVED = tuple(kind for kind in DRAFT_KINDS if kind != "several")
-_ONLY_FROM = ("configuration", "draft_kind", "draft_model", "limit")
+_ONLY_FROM = ("configuration", "draft_kind", "draft_model", "max_draft_tokens")
 _NOT_FROM: Mapping[str, object] = {
     "target": None,
     "draft": None,
@@ -62,7 +62,10 @@ def add_from(parser: argparse.ArgumentParser) -> None:
         "--draft-model", metavar="MODEL", help="the same: its model, a path or a repository"
     )
     group.add_argument(
-        "--limit", type=at_least(1), metavar="N", help="the same: most drafted tokens a round"
+        "--max-draft-tokens",
+        type=at_least(1),
+        metavar="N",
+        help="the same: most drafted tokens a round",
     )
 
 
@@ -99,8 +102,8 @@ def _plan(args: argparse.Namespace, evidence: Evidence) -> PlanDocument:
     file = Path(args.source).name
     if isinstance(evidence, EndpointResult):
         _refuse(args, "a run on live servers, which has one way to decode", ("configuration",))
-        return decide_endpoint(evidence, _served(args), args.limit, file=file)
-    described = ("draft_kind", "draft_model", "limit")
+        return decide_endpoint(evidence, _served(args), args.max_draft_tokens, file=file)
+    described = ("draft_kind", "draft_model", "max_draft_tokens")
     if isinstance(evidence, BenchResult):
         _refuse(args, "a bench, which says what drafted", described)
         return decide(evidence, configuration=args.configuration, file=file)
@@ -118,7 +121,7 @@ def _refuse(args: argparse.Namespace, what: str, names: tuple[str, ...]) -> None
 
 def _served(args: argparse.Namespace) -> Draft:
     """What drafted on the server, as the user says."""
-    for name in ("draft_kind", "limit"):
+    for name in ("draft_kind", "max_draft_tokens"):
         if getattr(args, name) is None:
             raise SettingError(
                 f"{args.source} is of live servers, which don't tell what drafted.",
@@ -151,7 +154,7 @@ def give(plan: PlanDocument, out: Path | None, *, as_json: bool) -> None:
     """Write it where that was asked for, and print its card, or the document itself."""
     if out is not None:
         plan.write(out)
-    print(json.dumps(plan.as_json(), ensure_ascii=False) if as_json else plan_card(plan))
+    print(json.dumps(plan.as_json(), ensure_ascii=False) if as_json else plan_summary(plan))
     if out is not None:
         print(f"The plan is in {out}.", file=sys.stderr)
 

@@ -30,7 +30,12 @@ from paceline.drafts.base import Draft
 from paceline.drafts.create import models_of
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
-from paceline.policy.break_even import LEAST_HOPE, best_hope, least_acceptance, prices
+from paceline.policy.break_even import (
+    LEAST_SPEEDUP_BOUND,
+    best_speedup_bound,
+    least_acceptance,
+    prices,
+)
 from paceline.policy.costs import Costs
 
 EXAMPLES = """\
@@ -107,11 +112,11 @@ def _load(args: argparse.Namespace, stack: ExitStack) -> tuple[Engine, dict[str,
         args.context = chosen[0] or attempt
         args.draft_context = chosen[1] or (attempt if any(map(models_of, args.draft)) else None)
         try:
-            with ExitStack() as trial:
+            with ExitStack() as self_test:
                 engine = options.load_target(args, max_sequences=max(SEQUENCES))
-                trial.enter_context(engine)
-                drafts = options.load_drafts(args, args.draft, engine, trial)
-                stack.push(trial.pop_all())
+                self_test.enter_context(engine)
+                drafts = options.load_drafts(args, args.draft, engine, self_test)
+                stack.push(self_test.pop_all())
                 return engine, drafts
         except SettingError:
             if attempt is None or None not in chosen:
@@ -190,14 +195,15 @@ def _lines(costs: Costs) -> Iterator[str]:
             f"draft     {name}: a drafted token costs {priced.draft_cost:.2f} T(1), catching up "
             f"100 tokens {draft.feed_s(100) / base:.1f} T(1)"
         )
-        limit, gain = best_hope(priced)
+        max_draft_tokens, gain = best_speedup_bound(priced)
         least = least_acceptance(
             priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead, most=priced.most
         )
         yield "          " + (
-            f"it can't pay here: always right it would give {gain if limit else 'less than 1'} "
-            "times plain"
-            if least is None or gain < LEAST_HOPE
+            f"it can't pay here: always right it would give "
+            f"{gain if max_draft_tokens else 'less than 1'} "
+            "speedup"
+            if least is None or gain < LEAST_SPEEDUP_BOUND
             else f"it pays above an acceptance of {least[1]:.0%} (limit {least[0]}); always right "
-            f"it would give {gain:.2f} times plain"
+            f"it would give {gain:.2f} speedup"
         )

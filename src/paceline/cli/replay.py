@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from paceline.bench.local.model_metadata import draft_facts, target_facts
+from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.cli import options
 from paceline.cli.parser import Parser, at_least
 from paceline.cli.workloads import add_choice, workload_of
@@ -71,7 +71,7 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument(
         "-n",
-        "--limit",
+        "--max-draft-tokens",
         type=_limits,
         default=LIMITS,
         metavar="N[,N…]",
@@ -152,18 +152,18 @@ def run(args: argparse.Namespace) -> int:
         check_replayable(drafts, sampling.temperature)
         log = read_log(workload, target, max_tokens=args.max_tokens)
         header = Header(
-            target=target.facts(),
+            target=target.metadata(),
             temperature=sampling.temperature,
             sources=sources_of(drafts),
             weighs=tuple(name for name, draft in drafts.items() if draft.weighs),
             command=("paceline", *sys.argv[1:]),
         )
         result = ReplayResult(
-            target_facts(target),
+            target_metadata(target),
             workload,
             log,
             sampling.temperature,
-            {name: draft_facts(draft) for name, draft in drafts.items()},
+            {name: draft_metadata(draft) for name, draft in drafts.items()},
             whose=[] if costs is None else whose(costs, target, drafts),
             notes=_temperature_notes(sampling.temperature, drafts),
         )
@@ -288,7 +288,10 @@ def _judge(
     result.replayed = len(recording.traces)
     for name in recording.header.sources:
         answers = Answers(recording.traces, name)
-        result.outcomes[name] = {limit: answers.outcomes(limit) for limit in args.limit}
+        result.outcomes[name] = {
+            max_draft_tokens: answers.outcomes(max_draft_tokens)
+            for max_draft_tokens in args.max_draft_tokens
+        }
     if costs is None:
         return
     result.costs = args.costs
@@ -308,7 +311,14 @@ def _judge(
             f"The costs were measured with at most {most} sequences at once; beyond, a forward is "
             "priced as if its rows were theirs."
         )
-    specs = [AUTO, *(f"{name}:{limit}" for name in priced for limit in args.limit)]
+    specs = [
+        AUTO,
+        *(
+            f"{name}:{max_draft_tokens}"
+            for name in priced
+            for max_draft_tokens in args.max_draft_tokens
+        ),
+    ]
     wanted = Wanted(recording, costs, specs if priced else [], batches)
     try:
         with _bar(wanted.simulations, "simulation") as bar:

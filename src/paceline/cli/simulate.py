@@ -10,7 +10,7 @@ from typing import Any
 from paceline.cli.parser import Parser, at_least
 from paceline.errors import SettingError
 from paceline.policy.costs import Costs, read_costs, shipped_costs
-from paceline.simulate.impute import filled
+from paceline.simulate.impute import imputed
 from paceline.simulate.server import Policy
 from paceline.simulate.simulate import (
     Simulation,
@@ -84,7 +84,7 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     costs = read_costs(args.costs)
-    whole = filled(read_recording(args.rounds))
+    whole = imputed(read_recording(args.rounds))
     name = args.configuration or whole.configurations[0]
     recording = whole.of(configuration=name)
     specs = list(dict.fromkeys(args.policy.split(",")))
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             row_budget=args.budget,
             seed=args.seed,
         )
-        for spec, policy in ({"plain": _policy("plain", costs, whole)} | policies).items()
+        for spec, policy in ({"baseline": _policy("baseline", costs, whole)} | policies).items()
     }
     document = {
         "kind": "paceline simulation",
@@ -111,8 +111,7 @@ def run(args: argparse.Namespace) -> int:
         "budget": args.budget,
         "seed": args.seed,
         "policies": {
-            spec: {**found[spec].as_json(), "times_plain": _times_plain(found, spec)}
-            for spec in specs
+            spec: {**found[spec].as_json(), "speedup": _speedup(found, spec)} for spec in specs
         },
         "measured": _measured(whole, costs, [name] if args.configuration else whole.configurations),
         # A batch mixes categories: only one request at a time has seconds of its own.
@@ -134,9 +133,9 @@ def _policy(spec: str, costs: Costs, recording: Recording) -> Policy:
     return policy_named(spec, costs, known, recording.header.weighs)
 
 
-def _times_plain(found: dict[str, Simulation], spec: str) -> float | None:
-    plain, mine = found["plain"].ms_per_token, found[spec].ms_per_token
-    return plain / mine if plain and mine else None
+def _speedup(found: dict[str, Simulation], spec: str) -> float | None:
+    baseline, mine = found["baseline"].ms_per_token, found[spec].ms_per_token
+    return baseline / mine if baseline and mine else None
 
 
 def _measured(recording: Recording, costs: Costs, names: list[str]) -> dict[str, Any]:
@@ -178,7 +177,7 @@ def _hindsight(
 
 # The document as text.
 
-_HEADS = ("seconds", "ms/token", "times plain", "tokens/round", "drafted", "latency p95")
+_HEADS = ("seconds", "ms/token", "speedup", "tokens/round", "drafted", "latency p95")
 
 
 def _text(document: dict[str, Any]) -> str:
@@ -209,7 +208,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"{one['total_s']:.2f}",
         _number(one["ms_per_token"], ".2f"),
-        _number(one["times_plain"], ".2f"),
+        _number(one["speedup"], ".2f"),
         _number(one["tokens_per_round"], ".2f"),
         _number(drafted, ".0%"),
         f"{one['latency_s_p95']:.2f} s",

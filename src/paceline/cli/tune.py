@@ -219,9 +219,9 @@ def _card(result: TuneResult) -> list[str]:
     best = result.best
     assert best is not None, "a setting was written"
     lines = [result.verdict, f"The best setting: {name(best)} of {result.layers} layers."]
-    if result.plain_tok_per_s is not None and result.tok_per_s is not None:
+    if result.baseline_tok_per_s is not None and result.tok_per_s is not None:
         lines.append(
-            f"plain {result.plain_tok_per_s:.1f} tokens/s, with it {result.tok_per_s:.1f}, on "
+            f"plain {result.baseline_tok_per_s:.1f} tokens/s, with it {result.tok_per_s:.1f}, on "
             f"{result.prompts} prompts; it drafted in {result.drafted_rounds:.0%} of the rounds"
         )
     rows = [("setting", "agreement", "estimate", "measured")]
@@ -237,8 +237,8 @@ def _card(result: TuneResult) -> list[str]:
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     lines.append(
-        f"{result.looked_at} settings looked at; estimate: times plain at the best fixed limit; "
-        "measured: times plain under the policy (prompts)"
+        f"{result.looked_at} settings looked at; estimate: speedup at the best fixed limit; "
+        "measured: speedup under the policy (prompts)"
     )
     return lines
 

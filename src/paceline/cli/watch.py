@@ -16,12 +16,12 @@ from paceline.cli.parser import Parser, at_least
 from paceline.errors import DataError, PacelineError, SettingError
 from paceline.monitor.dialects import VLLM
 from paceline.monitor.exporter import Exporter
-from paceline.monitor.lines import block, document, notice
+from paceline.monitor.lines import block, document, warning
 from paceline.monitor.recorded import Recorded, read_windows
 from paceline.monitor.spread import LEAST_PARTS
 from paceline.monitor.verdict import LOSING, Verdict, exit_code, judge
-from paceline.monitor.watch import Seen, Source, find_pages, watch
-from paceline.monitor.window import Reading, Window
+from paceline.monitor.watch import Seen, Source, find_metrics, watch
+from paceline.monitor.window import Scrape, Window
 from paceline.plan.document import PlanDocument, read_plan
 from paceline.storage import GrowingFile
 
@@ -129,14 +129,16 @@ def run(args: argparse.Namespace) -> int:
     labels = dict(_label(text) for text in args.label)
     live, files = _baseline(args)
     source = _source(args.urls, args.model, args.api_key_env, "--api-key-env", labels)
-    twin = None
+    control = None
     if live:
         key = (args.baseline_api_key_env, "--baseline-api-key-env")
         its_labels = dict(_label(text) for text in args.baseline_label)
-        twin = _source(live, args.baseline_model, *key, its_labels or labels)
+        control = _source(live, args.baseline_model, *key, its_labels or labels)
     first = source.check()
-    if twin is not None:
-        _refuse_another_model(first.models, twin.check().models, twin.pages[0], args.baseline_model)
+    if control is not None:
+        _refuse_another_model(
+            first.models, control.check().models, control.pages[0], args.baseline_model
+        )
     for path, (whose, _) in files.items():
         _refuse_another_model(first.models, whose.models, path, args.baseline_model)
     recorded = tuple(window for _, windows in files.values() for window in windows)
@@ -146,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
             whose = Recorded(source.pages, first.counters.server, first.models, labels)
             shown.file = stack.enter_context(_record_file(Path(args.record), whose))
         else:
-            _refuse_plain(source, first)
+            _refuse_baseline(source, first)
         if args.export:
             host, port = args.export
             named = {"server": args.urls[0], "model": args.model or ""}
@@ -155,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
         patience_s = math.inf if most is None else 3 * args.window + _PATIENCE_S
         for seen in watch(
             source,
-            twin=twin,
+            control=control,
             window_s=args.window,
             interval_s=args.interval,
             patience_s=patience_s,
@@ -204,9 +206,9 @@ class _Shown:
 
     def sentence(self, text: str) -> None:
         if self.args.json:
-            self.line({"event": "notice", "text": text})
+            self.line({"event": "warning", "text": text})
         else:
-            print(notice(text), flush=True)
+            print(warning(text), flush=True)
 
     def line(self, what: Mapping[str, object]) -> None:
         print(json.dumps(what, ensure_ascii=False), flush=True)
@@ -278,7 +280,7 @@ def _source(
         checked_url(url if "://" in url else f"http://{url}", "URL")
     headers = {} if key_name is None else {"Authorization": f"Bearer {_key(key_name, option)}"}
     try:
-        pages = find_pages(urls, headers=headers)
+        pages = find_metrics(urls, headers=headers)
     except ModuleNotFoundError as error:
         raise SettingError(
             f"watch needs {error.name}.", "Install it: pip install 'paceline[endpoint]'."
@@ -286,7 +288,7 @@ def _source(
     return Source(pages, model, headers, labels)
 
 
-def _refuse_plain(source: Source, first: Reading) -> None:
+def _refuse_baseline(source: Source, first: Scrape) -> None:
     """A server that can't be drafting is named at once, not after a window."""
     if first.counters.server == VLLM.server and not first.counters.has_drafts:
         raise SettingError(

@@ -66,12 +66,12 @@ def workload_of(args: argparse.Namespace, *, turns: bool = True) -> Workload:
         workload = workload.sampled(args.sample, args.sample_seed or 0)
     if not turns:
         workload = workload.first_turns()
-    for line in remarks(workload):
+    for line in notes(workload):
         print(line, file=sys.stderr)
     return workload
 
 
-def remarks(workload: Workload) -> list[str]:
+def notes(workload: Workload) -> list[str]:
     """One line for each thing that was left out or has to be known."""
     lines = [f"{workload.name}: {sentence} Left out." for sentence in workload.skipped[:SHOWN]]
     if len(workload.skipped) > SHOWN:

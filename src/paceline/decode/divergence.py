@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.types import Departure
+from paceline.types import Divergence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departures:
+class DivergenceStats:
     """Pooled over output tokens, the prompt's first one and those emitted without a draft included
     (they are 0 away).
 
     tokens                 how many there are
-    kl_nats_per_token      mean KL of the law a token was emitted from, from the target's
+    kl_nats_per_token      mean KL of the distribution a token was emitted from, from the target's
     variation_per_token    mean total variation between them: the share of tokens that exact
                            decoding would at least have emitted otherwise
     largest_kl_nats        the largest KL at a token
@@ -36,14 +36,14 @@ class Departures:
         )
 
 
-def pool(departures: Sequence[Departure]) -> Departures | None:
+def pool(divergences: Sequence[Divergence]) -> DivergenceStats | None:
     """None if there are none."""
-    if not departures:
+    if not divergences:
         return None
-    count = len(departures)
-    return Departures(
+    count = len(divergences)
+    return DivergenceStats(
         tokens=count,
-        kl_nats_per_token=sum(d.kl_nats for d in departures) / count,
-        variation_per_token=sum(d.variation for d in departures) / count,
-        largest_kl_nats=max(d.kl_nats for d in departures),
+        kl_nats_per_token=sum(d.kl_nats for d in divergences) / count,
+        variation_per_token=sum(d.variation for d in divergences) / count,
+        largest_kl_nats=max(d.kl_nats for d in divergences),
     )

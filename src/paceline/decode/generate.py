@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
 
-from paceline.decode.divergence import Departures, pool
+from paceline.decode.divergence import DivergenceStats, pool
 from paceline.decode.policy import Policy, fixed
-from paceline.decode.stats import Figures, figures, one_line
+from paceline.decode.stats import Stats, one_line, stats
 from paceline.decode.step import Decoder
 from paceline.decode.stream import Stream
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Message
 from paceline.errors import PacelineError, PromptError
-from paceline.types import Departure, FinishReason, Request, Round, Sampling, StopConditions
+from paceline.types import Divergence, FinishReason, Request, Round, Sampling, StopConditions
 from paceline.verify.base import Verifier
 from paceline.verify.chain import ChainVerifier
 from paceline.verify.tree import TreeVerifier
@@ -31,15 +31,16 @@ class Generation:
 
     text             the answer, cut before a stop string, without end and stop tokens
     tokens           its ids; an end or stop token and the token that completed a stop string count
-    log_probs        the target's, one per token, natural logarithm of its raw law; empty if not
-                     asked for
+    log_probs        the target's, one per token, natural logarithm of its raw distribution; empty
+                     if not asked for
     margins          per token, its processed logit less the best other; empty if not asked for
     error            what ended the request badly; then there is no finish reason, and the rest is
                      what had come of it so far
     lossy            name of the verifier, if it was a lossy one; None says that the tokens are
                      distributed as the target's
     gives_up         what that verifier gives up
-    departures       per token, how far its law was from the target's; empty of an exact verifier,
+    divergences       per token, how far its distribution was from the target's; empty of an exact
+                      verifier,
                      and of a lossy one that can't tell
     """
 
@@ -53,7 +54,7 @@ class Generation:
     error: PacelineError | None = None
     lossy: str | None = None
     gives_up: str = ""
-    departures: tuple[Departure, ...] = ()
+    divergences: tuple[Divergence, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -61,21 +62,21 @@ class Generation:
         return self.lossy is None
 
     @property
-    def departure(self) -> Departures | None:
+    def divergence(self) -> DivergenceStats | None:
         """How far a lossy verifier went, pooled; None where it can't tell, or was exact."""
-        return pool(self.departures) if len(self.departures) == len(self.tokens) else None
+        return pool(self.divergences) if len(self.divergences) == len(self.tokens) else None
 
     @property
-    def figures(self) -> Figures:
-        return figures(self.rounds)
+    def stats(self) -> Stats:
+        return stats(self.rounds)
 
     @property
     def summary(self) -> str:
         """The figures in one line."""
-        line = one_line(self.figures)
+        line = one_line(self.stats)
         if self.exact:
             return line
-        far = self.departure
+        far = self.divergence
         told = "how far from the target is not measured" if far is None else far.sentence()
         return f"{line} · LOSSY ({self.lossy}): {told}"
 
@@ -208,7 +209,7 @@ def _generation(stream: Stream, text: str, verifier: Verifier) -> Generation:
         error=stream.error,
         lossy=verifier.name if verifier.lossy else None,
         gives_up=verifier.gives_up,
-        departures=tuple(stream.departures),
+        divergences=tuple(stream.divergences),
     )
 
 

@@ -16,9 +16,11 @@ from paceline.types import Choice
 Policy: TypeAlias = Callable[[Sequence[Stream]], list[Choice]]
 
 
-def fixed(source: str | None, limit: int) -> Policy:
+def fixed(source: str | None, max_draft_tokens: int) -> Policy:
     """The same draft and limit in every round; limit 0, or no source, is plain decoding."""
-    if limit < 0:
-        raise SettingError(f"The limit is {limit}.", "It must be 0 (plain decoding) or more.")
-    choice = Choice(source if limit else None, limit if source else 0)
+    if max_draft_tokens < 0:
+        raise SettingError(
+            f"The limit is {max_draft_tokens}.", "It must be 0 (plain decoding) or more."
+        )
+    choice = Choice(source if max_draft_tokens else None, max_draft_tokens if source else 0)
     return lambda streams: [choice] * len(streams)

@@ -11,7 +11,7 @@ from paceline.types import Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Stats:
     """Pooled figures of the rounds after the prompt was read.
 
     tokens               tokens emitted in these rounds
@@ -20,7 +20,7 @@ class Figures:
     tokens_per_round     emitted / rounds, bonus included
     ms_per_token         decode milliseconds per emitted token
     other_ms_per_round   milliseconds a round spent outside the target's and the draft's passes
-    survival             entry i: share of the rounds that offered more than i tokens in which
+    acceptance             entry i: share of the rounds that offered more than i tokens in which
                          drafted tokens 0…i were all accepted
     offered              entry i: in how many rounds more than i tokens were offered
     decode_s             seconds, split into draft_s, verify_s and other_s
@@ -41,14 +41,14 @@ class Figures:
     verify_s: float
     other_s: float
     prefill_s: float
-    survival: tuple[float, ...]
+    acceptance: tuple[float, ...]
     offered: tuple[int, ...]
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def figures(rounds: Iterable[Round]) -> Figures:
+def stats(rounds: Iterable[Round]) -> Stats:
     """Pool rounds of one or of many requests."""
     everything = list(rounds)
     decoding = [round for round in everything if not round.prefill]
@@ -59,8 +59,8 @@ def figures(rounds: Iterable[Round]) -> Figures:
     verify_s = sum(round.verify_s for round in decoding)
     other_s = sum(round.other_s for round in decoding)
     decode_s = draft_s + verify_s + other_s
-    survival, offered = _survival(decoding)
-    return Figures(
+    acceptance, offered = _acceptance(decoding)
+    return Stats(
         tokens=tokens,
         rounds=len(decoding),
         drafted_rounds=sum(round.width > 1 for round in decoding),
@@ -75,7 +75,7 @@ def figures(rounds: Iterable[Round]) -> Figures:
         verify_s=verify_s,
         other_s=other_s,
         prefill_s=sum(r.draft_s + r.verify_s + r.other_s for r in everything if r.prefill),
-        survival=survival,
+        acceptance=acceptance,
         offered=offered,
     )
 
@@ -84,7 +84,7 @@ def _ratio(above: float, below: float) -> float | None:
     return above / below if below else None
 
 
-def _survival(rounds: list[Round]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+def _acceptance(rounds: list[Round]) -> tuple[tuple[float, ...], tuple[int, ...]]:
     """By position, of chains: the n-th token of a tree stands at no position of its own."""
     rounds = [round for round in rounds if round.path is None]
     most = max((round.proposed for round in rounds), default=0)
@@ -93,7 +93,7 @@ def _survival(rounds: list[Round]) -> tuple[tuple[float, ...], tuple[int, ...]]:
     return tuple(s / o for s, o in zip(survived, offered, strict=True)), offered
 
 
-def one_line(pooled: Figures) -> str:
+def one_line(pooled: Stats) -> str:
     """The figures as one line for a terminal."""
     if not pooled.tokens:
         return f"prompt read in {pooled.prefill_s:.2f} s, nothing decoded after the first token"

@@ -11,13 +11,13 @@ from time import perf_counter
 from paceline.decode.policy import Policy
 from paceline.decode.stop import Stopper
 from paceline.decode.stream import Stream
-from paceline.drafts.base import Context, Draft, Judged
+from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.engines.base import Engine, Job
 from paceline.errors import DraftError, PacelineError, PromptError, SettingError, unknown_name
 from paceline.sampling.history import History
 from paceline.sampling.processors import check_tokens
-from paceline.sampling.rng import RandomChance
-from paceline.sampling.rows import RowLaws
+from paceline.sampling.rng import NumpyRng
+from paceline.sampling.rows import RowDistributions
 from paceline.types import Array, Choice, Proposal, Request, Round, Verdict
 from paceline.verify.base import Verifier
 
@@ -32,7 +32,7 @@ class _Turn:
 
     stream: Stream
     source: str | None
-    limit: int
+    max_draft_tokens: int
     proposal: Proposal = _NOTHING
     job: Job | None = None
     prefill: bool = False
@@ -41,7 +41,7 @@ class _Turn:
     accepted: int = 0
     path: tuple[int, ...] | None = None
     draft_s: float = 0.0
-    settle_s: float = 0.0
+    commit_s: float = 0.0
 
 
 class Decoder:
@@ -75,10 +75,10 @@ class Decoder:
         stopper = Stopper(
             request.stop, self.engine.tokenizer, size - len(request.prompt), sampling.min_tokens
         )
-        history, chance = History(request.prompt), RandomChance(sampling.seed)
+        history, rng = History(request.prompt), NumpyRng(sampling.seed)
         sequence = self.engine.open()
-        context = Context(history, sampling, chance.spawn(), stopper.stop_tokens, sequence)
-        return Stream(request, history, sequence, chance, context, stopper, self.drafts)
+        context = Context(history, sampling, rng.spawn(), stopper.stop_tokens, sequence)
+        return Stream(request, history, sequence, rng, context, stopper, self.drafts)
 
     def close(self, stream: Stream) -> None:
         """End a stream, finished or not: its room goes back. Closing twice does nothing."""
@@ -105,7 +105,7 @@ class Decoder:
         logits = self.engine.score(jobs)
         scored = perf_counter()
         for turn, rows in zip(turns, logits, strict=True):
-            self._settle(turn, rows)
+            self._verify_and_commit(turn, rows)
         self._observe(turns)
         other_s = chosen - started + ready - proposed
         self._record(turns, verify_s=scored - ready, other_s=other_s)
@@ -148,16 +148,16 @@ class Decoder:
         source = choice.source if request.draft is None else request.draft
         if source is not None:
             self._check_draft(source)
-        limit = choice.limit
-        if request.draft_limit is not None:
-            limit = min(limit, request.draft_limit)
+        max_draft_tokens = choice.max_draft_tokens
+        if request.max_draft_tokens is not None:
+            max_draft_tokens = min(max_draft_tokens, request.max_draft_tokens)
         # The round emits one token more than it accepts, so the last one needs no draft.
-        limit = min(limit, stream.stopper.room - 1)
+        max_draft_tokens = min(max_draft_tokens, stream.stopper.remaining_tokens - 1)
         prefill = not stream.prompt_is_read
         return _Turn(
             stream,
-            source if limit > 0 else None,
-            max(0, limit) if source is not None else 0,
+            source if max_draft_tokens > 0 else None,
+            max(0, max_draft_tokens) if source is not None else 0,
             prefill=prefill,
             context_length=len(stream.history),
         )
@@ -172,10 +172,10 @@ class Decoder:
                 continue
             started = perf_counter()
             contexts = [turn.stream.context for turn in asked]
-            limits = [turn.limit for turn in asked]
+            limits = [turn.max_draft_tokens for turn in asked]
             proposals = draft.propose(contexts, limits)
             for turn, proposal in zip(asked, proposals, strict=True):
-                turn.proposal = self._checked(proposal, turn.limit)
+                turn.proposal = self._checked(proposal, turn.max_draft_tokens)
             _share(started, asked)
 
     def _open_draft(self, draft: Draft, name: str, turns: list[_Turn]) -> None:
@@ -185,12 +185,13 @@ class Decoder:
             draft.prefill([turn.stream.context for turn in new])
             _share(started, new)
 
-    def _checked(self, proposal: Proposal, limit: int) -> Proposal:
+    def _checked(self, proposal: Proposal, max_draft_tokens: int) -> Proposal:
         """A proposal that this target can judge. Raises DraftError or SettingError."""
         name, tokens = proposal.source, proposal.tokens
-        if len(tokens) > limit:
+        if len(tokens) > max_draft_tokens:
             raise DraftError(
-                f"The draft {name!r} offered {len(tokens)} tokens where {limit} were the limit.",
+                f"The draft {name!r} offered {len(tokens)} tokens where {max_draft_tokens} "
+                f"were the limit.",
                 "Tell its author.",
             )
         for token in tokens:
@@ -227,12 +228,12 @@ class Decoder:
         )
         return turn.job
 
-    def _settle(self, turn: _Turn, rows: Array) -> None:
+    def _verify_and_commit(self, turn: _Turn, rows: Array) -> None:
         """Verify, commit, rewind: what is left is as if plain decoding had got here."""
         started = perf_counter()
         stream, proposal = turn.stream, turn.proposal
         try:
-            laws = RowLaws(
+            distributions = RowDistributions(
                 rows,
                 stream.request.sampling,
                 stream.history,
@@ -240,28 +241,28 @@ class Decoder:
                 stream.context.stop_tokens,
                 parents=proposal.parents,
             )
-            verdict = self.verifier.verify(proposal, laws, stream.chance)
+            verdict = self.verifier.verify(proposal, distributions, stream.rng)
         except PacelineError as error:
             stream.error = error
         else:
-            self._look_back(turn, laws, verdict)
-            self._commit(turn, laws, verdict)
+            self._observe_logits(turn, distributions, verdict)
+            self._commit(turn, distributions, verdict)
             if not stream.finished:
                 self._rewind(turn, verdict)
-        turn.settle_s = perf_counter() - started
+        turn.commit_s = perf_counter() - started
 
-    def _commit(self, turn: _Turn, laws: RowLaws, verdict: Verdict) -> None:
+    def _commit(self, turn: _Turn, distributions: RowDistributions, verdict: Verdict) -> None:
         stream = turn.stream
         drafted = [turn.proposal.tokens[index] for index in verdict.accepted]
         rows = [0, *(index + 1 for index in verdict.accepted)]
         emitted: list[int] = []
-        departures = iter(verdict.departures)
+        divergences = iter(verdict.divergences)
         for row, token in zip(rows, [*drafted, verdict.next_token], strict=True):
-            stream.departures += islice(departures, 1)
+            stream.divergences += islice(divergences, 1)
             if stream.request.logprobs:
-                stream.log_probs.append(laws.log_prob(row, token))
+                stream.log_probs.append(distributions.log_prob(row, token))
             if stream.request.margins:
-                stream.margins.append(laws.margin(row, token))
+                stream.margins.append(distributions.margin(row, token))
             stream.history.commit(token)
             emitted.append(token)
             stream.finish_reason = stream.stopper.push(token)
@@ -279,17 +280,19 @@ class Decoder:
         else:
             sequence.rewind(turn.context_length, verdict.accepted)
 
-    def _look_back(self, turn: _Turn, laws: RowLaws, verdict: Verdict) -> None:
-        """Show the rows to the drafts that learn from them. Before anything is committed: a law
-        that is worked out now looks back on what its row stands after."""
-        names = [name for name in turn.stream.drafts_open if self.drafts[name].looks_back]
+    def _observe_logits(
+        self, turn: _Turn, distributions: RowDistributions, verdict: Verdict
+    ) -> None:
+        """Show the rows to the drafts that learn from them. Before anything is committed: a
+        distribution that is worked out now looks back on what its row stands after."""
+        names = [name for name in turn.stream.drafts_open if self.drafts[name].observes_logits]
         if not names:
             return
         started = perf_counter()
         last = turn.stream.history.tokens[-1]
-        judged = Judged(turn.proposal, verdict.accepted, last, laws)
+        verified = VerifiedRound(turn.proposal, verdict.accepted, last, distributions)
         for name in names:
-            self.drafts[name].look_back(turn.stream.context, judged)
+            self.drafts[name].observe_logits(turn.stream.context, verified)
         _share(started, [turn])
 
     def _observe(self, turns: list[_Turn]) -> None:
@@ -312,14 +315,14 @@ class Decoder:
                     accepted=turn.accepted,
                     emitted=len(turn.emitted),
                     source=None if turn.prefill else turn.source,
-                    limit=0 if turn.prefill else turn.limit,
+                    max_draft_tokens=0 if turn.prefill else turn.max_draft_tokens,
                     width=width,
                     batch=len(turns),
                     context=turn.context_length,
                     prefill=turn.prefill,
                     draft_s=turn.draft_s,
                     verify_s=verify_s * len(turn.job.tokens) / fed,
-                    other_s=turn.settle_s + other_s / len(turns),
+                    other_s=turn.commit_s + other_s / len(turns),
                     path=turn.path,
                 )
             )
@@ -341,24 +344,27 @@ def _unable(engine: Engine, verifier: Verifier) -> str:
 
 
 def _no_trees(draft: str, unable: str) -> SettingError:
-    cure = "take the verifier tree, " if unable.startswith("verifier") else ""
+    hint = "take the verifier tree, " if unable.startswith("verifier") else ""
     return SettingError(
         f"The draft {draft} offers trees, and the {unable} takes chains.",
-        f"Use a draft that offers chains, {cure}or allow the first branch of each instead "
+        f"Use a draft that offers chains, {hint}or allow the first branch of each instead "
         "(--allow-chains).",
     )
 
 
 def first_branch(tree: Proposal) -> Proposal:
     """The chain of first children. Which tokens stay is told by their places, not by what was
-    drawn, and a first child's law looks at no sibling: so it is a proposal like any other."""
+    drawn, and a first child's distribution looks at no sibling: so it is a proposal like any
+    other."""
     assert tree.parents is not None
     path: list[int] = []
     for index, parent in enumerate(tree.parents):
         if parent == (path[-1] if path else -1):
             path.append(index)
-    laws = None if tree.laws is None else tuple(tree.laws[index] for index in path)
-    return Proposal(tuple(tree.tokens[index] for index in path), tree.source, laws)
+    distributions = (
+        None if tree.distributions is None else tuple(tree.distributions[index] for index in path)
+    )
+    return Proposal(tuple(tree.tokens[index] for index in path), tree.source, distributions)
 
 
 def _share(started: float, turns: list[_Turn]) -> None:

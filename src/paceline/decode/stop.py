@@ -37,7 +37,7 @@ class Stopper:
         return self._end_tokens | frozenset(self._stop.tokens)
 
     @property
-    def room(self) -> int:
+    def remaining_tokens(self) -> int:
         """Output tokens that may still come."""
         most = self._stop.max_tokens
         return min(self._most_tokens, self._most_tokens if most is None else most) - self.count
@@ -63,7 +63,7 @@ class Stopper:
             return FinishReason.STOP_TOKEN
         if self._add_text(self._decoder.decode(self._tokenizer.token_bytes(token))):
             return FinishReason.STOP_STRING
-        if self.room > 0:
+        if self.remaining_tokens > 0:
             return None
         by_limit = self._stop.max_tokens is not None and self.count >= self._stop.max_tokens
         return FinishReason.MAX_TOKENS if by_limit else FinishReason.CONTEXT_END

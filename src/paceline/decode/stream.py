@@ -11,8 +11,8 @@ from paceline.drafts.base import Context, Draft
 from paceline.engines.base import Sequence
 from paceline.errors import PacelineError, unknown_name
 from paceline.sampling.history import History
-from paceline.sampling.rng import RandomChance
-from paceline.types import Departure, FinishReason, Preview, Request, Round
+from paceline.sampling.rng import NumpyRng
+from paceline.types import Divergence, FinishReason, Preview, Request, Round
 
 
 @dataclass(eq=False, slots=True)
@@ -24,7 +24,7 @@ class Stream:
     rounds           one per step, the reading of the prompt first
     log_probs        one per output token, if the request asked for them
     margins          one per output token, if the request asked for them
-    departures       one per output token, if the verifier is lossy and tells them
+    divergences       one per output token, if the verifier is lossy and tells them
     drafts           those on offer, by name
     policy_notes     whatever the policy keeps of this stream
     finish_reason    set when it has ended; `error` then says if it ended badly
@@ -33,7 +33,7 @@ class Stream:
     request: Request
     history: History
     sequence: Sequence
-    chance: RandomChance
+    rng: NumpyRng
     context: Context
     stopper: Stopper
     drafts: Mapping[str, Draft] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Stream:
     rounds: list[Round] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
-    departures: list[Departure] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     error: PacelineError | None = None
     drafts_open: set[str] = field(default_factory=set)
@@ -55,9 +55,9 @@ class Stream:
         return self.sequence.length > 0
 
     @property
-    def room(self) -> int:
+    def remaining_tokens(self) -> int:
         """Most tokens the answer can still take."""
-        return self.stopper.room
+        return self.stopper.remaining_tokens
 
     def open_draft(self, name: str) -> bool:
         """Let a draft know of this request; whether it didn't yet."""
@@ -68,16 +68,16 @@ class Stream:
         return True
 
     def preview(self, name: str, most: int) -> Preview:
-        """What a foreseeable draft would offer now (`Draft.preview`). Raises SettingError for one
+        """What a previewable draft would offer now (`Draft.preview`). Raises SettingError for one
         that is not on offer."""
         draft = self._draft(name)
         if self.open_draft(name):
             draft.prefill([self.context])
         return draft.preview(self.context, most)
 
-    def behind(self, name: str) -> int:
+    def pending_tokens(self, name: str) -> int:
         """How many tokens a draft has yet to read before its next proposal."""
-        return self._draft(name).behind(self.context)
+        return self._draft(name).pending_tokens(self.context)
 
     def _draft(self, name: str) -> Draft:
         if name not in self.drafts:

@@ -113,27 +113,27 @@ class SuffixAutomaton:
         """Part the shorter strings of `found` into a state of their own, and lead to it."""
         length, link = self._length, self._link
         next_token, next_state, branches = self._next_token, self._next_state, self._branches
-        twin = len(length)
+        clone = len(length)
         length.append(length[state] + 1)
         link.append(link[found])
         self._position.append(self._position[found])
         next_token.append(next_token[found])
         next_state.append(next_state[found])
         if found in branches:
-            branches[twin] = dict(branches[found])
-        link[found] = twin
+            branches[clone] = dict(branches[found])
+        link[found] = clone
         while state != _NONE:
             if next_token[state] == token:
                 if next_state[state] != found:
                     break
-                next_state[state] = twin
+                next_state[state] = clone
             else:
                 ways = branches.get(state)
                 if ways is None or ways.get(token) != found:
                     break
-                ways[token] = twin
+                ways[token] = clone
             state = link[state]
-        return twin
+        return clone
 
     def _way(self, state: int, token: int) -> int:
         if self._next_token[state] == token:
@@ -184,12 +184,12 @@ class Follower:
         for token in tokens:
             self._step(token)
 
-    def behind(self, drafted: Iterable[int]) -> Follower:
+    def pending_tokens(self, drafted: Iterable[int]) -> Follower:
         """Another one, where this one would be after these tokens."""
-        twin = Follower(self._store)
-        twin._state, twin.match_length = self._state, self.match_length
-        twin.extend(drafted)
-        return twin
+        clone = Follower(self._store)
+        clone._state, clone.match_length = self._state, self.match_length
+        clone.extend(drafted)
+        return clone
 
     def _step(self, token: int) -> None:
         store, state = self._store, self._state

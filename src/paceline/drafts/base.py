@@ -11,10 +11,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from paceline.engines.base import Engine, Sequence
 from paceline.errors import SettingError
-from paceline.sampling.distribution import Law
+from paceline.sampling.distribution import Distribution
 from paceline.sampling.history import History
-from paceline.sampling.rng import Chance, RandomChance
-from paceline.sampling.rows import RowLaws
+from paceline.sampling.rng import NumpyRng, Rng
+from paceline.sampling.rows import RowDistributions
 from paceline.types import Preview, Proposal, Sampling
 
 
@@ -24,7 +24,7 @@ class Context:
 
     history        prompt and committed output; `history.tokens` is the list
     sampling       how the request wants its tokens drawn
-    chance         the draft's own random numbers for this request
+    rng         the draft's own random numbers for this request
     stop_tokens    end and stop tokens: nothing need be drafted behind one
     sequence       the target's own, for drafts that are part of it; it holds all committed tokens
                    but the last when a proposal is asked for. Others leave it alone
@@ -32,26 +32,27 @@ class Context:
 
     history: History
     sampling: Sampling = field(default_factory=Sampling)
-    chance: Chance = field(default_factory=RandomChance)
+    rng: Rng = field(default_factory=NumpyRng)
     stop_tokens: frozenset[int] = frozenset()
     sequence: Sequence | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class VerifiedRound:
     """A round as the target saw it, for drafts that learn from its rows.
 
     proposal    what was judged; empty in a plain round
     accepted    indices of the accepted tokens, root to leaf
     last        the committed token that row 0 stands after
-    laws        the target's: row 0, then one per drafted token, in the proposal's order; `logits`
+    distributions        the target's: row 0, then one per drafted token, in the proposal's order;
+                         `logits`
                 are the raw ones. Both hold for this call only
     """
 
     proposal: Proposal
     accepted: tuple[int, ...]
     last: int
-    laws: RowLaws
+    distributions: RowDistributions
 
     @property
     def tokens(self) -> list[int]:
@@ -59,17 +60,17 @@ class Judged:
         return [self.last, *self.proposal.tokens]
 
 
-class Foreseen(NamedTuple):
-    """What a foreseeable draft would offer at each moment of a finished answer: entry t is the
+class AnswerPreviews(NamedTuple):
+    """What a previewable draft would offer at each moment of a finished answer: entry t is the
     moment when t output tokens are committed.
 
-    evidence     `Preview.evidence`
+    match_length     `Preview.match_length`
     offered      tokens in the preview
     right        how many of the first of them are what was then emitted
     unwatched    tokens that `propose` would offer to a policy that doesn't look first
     """
 
-    evidence: AbstractSequence[int]
+    match_length: AbstractSequence[int]
     offered: AbstractSequence[int]
     right: AbstractSequence[int]
     unwatched: AbstractSequence[int]
@@ -79,8 +80,9 @@ class Draft(abc.ABC):
     """Proposes tokens for many sequences at once.
 
     The loop calls `open`, then `prefill` once, then `propose` and `observe` round by round, then
-    `close`. Every proposal must carry the law each token was drawn from, or None where the token
-    was chosen without looking at chance; that alone keeps decoding exact, however bad the draft.
+    `close`. Every proposal must carry the distribution each token was drawn from, or None where
+    the token was chosen without looking at chance; that alone keeps decoding exact, however bad
+    the draft.
     """
 
     name: ClassVar[str]
@@ -95,19 +97,19 @@ class Draft(abc.ABC):
     engine: Engine | None = None
     """Whose forwards a proposal takes; None where it takes none, or none that can be priced."""
 
-    foreseeable: bool = False
+    previewable: bool = False
     """Whether `preview` tells a proposal before it is asked for. Such a draft costs next to nothing
     and chooses all its tokens outright; it is opened with the request, to be watched."""
 
     weighs: bool = False
-    """Whether `Preview.evidence` says how much speaks for a proposal."""
+    """Whether `Preview.match_length` says how much speaks for a proposal."""
 
     prior: AbstractSequence[float] | None = None
     """Chance that a token is right by its evidence 0, 1, 2, …, before anything was counted; the
     last one holds beyond. None leaves it to the policy: what is usual of lookups, or of models."""
 
-    looks_back: bool = False
-    """Whether it wants to see the target's rows of every round (`look_back`)."""
+    observes_logits: bool = False
+    """Whether it wants to see the target's rows of every round (`observe_logits`)."""
 
     branches: bool = False
     """Whether its proposals may be trees."""
@@ -116,25 +118,26 @@ class Draft(abc.ABC):
     """Most forwards of `engine` that a proposal takes; None is one for each token."""
 
     continues: bool = False
-    """Whether it can go on behind drafted tokens that another draft offers (`next_laws`)."""
+    """Whether it can go on behind drafted tokens that another draft offers
+    (`next_distributions`)."""
 
     def preview(self, context: Context, most: int) -> Preview:
         """The first `most` tokens that `propose` would offer now to a policy that looks first. Only
-        for a foreseeable draft."""
-        raise NotImplementedError(f"the draft {self.name} is not foreseeable")
+        for a previewable draft."""
+        raise NotImplementedError(f"the draft {self.name} is not previewable")
 
-    def foresee(
+    def preview_answer(
         self,
         prompt: AbstractSequence[int],  # noqa: ARG002
         output: AbstractSequence[int],  # noqa: ARG002
         most: int,  # noqa: ARG002
-    ) -> Foreseen | None:
+    ) -> AnswerPreviews | None:
         """What `preview` and `propose`, asked for `most` tokens, would say before each token of a
         finished answer, found in one pass. None where that takes asking token by token. Only for a
-        foreseeable draft, which need not have it."""
+        previewable draft, which need not have it."""
         return None
 
-    def behind(self, context: Context) -> int:  # noqa: ARG002
+    def pending_tokens(self, context: Context) -> int:  # noqa: ARG002
         """How many committed tokens it has yet to read before its next proposal; asked also before
         `open`, when that is all of them."""
         return 0
@@ -167,25 +170,26 @@ class Draft(abc.ABC):
         a legal answer.
 
         What is proposed and how much may depend on anything but the drawn tokens themselves
-        being likely or not: a token drawn from a law and then left out for its own probability
-        breaks exactness (docs/exactness.md, non-anticipation).
+        being likely or not: a token drawn from a distribution and then left out for its own
+        probability breaks exactness (docs/exactness.md, non-anticipation).
         """
 
-    def next_laws(
+    def next_distributions(
         self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Law | None]:
-        """Per context the law of its next token behind these drafted tokens, its own or another's,
-        which stand behind the history and in none; None where it has nothing to offer. Only for a
-        draft that `continues`.
+    ) -> list[Distribution | None]:
+        """Per context the distribution of its next token behind these drafted tokens, its own or
+        another's, which stand behind the history and in none; None where it has nothing to offer.
+        Only for a draft that `continues`.
 
-        The law may depend on all that comes before the token, and on nothing of the token itself.
+        The distribution may depend on all that comes before the token, and on nothing of the token
+        itself.
         """
         raise NotImplementedError(f"the draft {self.name} can't continue behind drafted tokens")
 
     def observe(self, context: Context, committed: AbstractSequence[int]) -> None:  # noqa: B027
         """These tokens were just committed (they already stand at the history's end)."""
 
-    def look_back(self, context: Context, judged: Judged) -> None:  # noqa: B027
+    def observe_logits(self, context: Context, verified: VerifiedRound) -> None:  # noqa: B027
         """A round was judged, whoever proposed, and this is what the target said; nothing of it is
         committed yet. What is learned serves later rounds only."""
 
@@ -195,6 +199,6 @@ class Draft(abc.ABC):
     def release(self) -> None:  # noqa: B027
         """Free what the draft holds, a model for instance."""
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What a reader of a measurement must know of this draft."""
         return {"draft": self.name}

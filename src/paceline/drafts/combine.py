@@ -10,7 +10,7 @@ from collections.abc import Sequence as AbstractSequence
 from contextlib import ExitStack
 from typing import Any
 
-from paceline.drafts.base import Context, Draft, Judged
+from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.drafts.options import read_options
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.base import Engine
@@ -33,8 +33,8 @@ class CombinedDraft(Draft):
                 f"Name two or more: {self.name}:DRAFT+DRAFT. A combination can't be part of one.",
             )
         self.parts = list(parts)
-        self.looks_back = any(part.looks_back for part in parts)
-        dear = [part for part in parts if not part.foreseeable]
+        self.observes_logits = any(part.observes_logits for part in parts)
+        dear = [part for part in parts if not part.previewable]
         if len(dear) == 1:  # the whole can be priced by the only one that isn't free
             self.engine, self.forwards = dear[0].engine, dear[0].forwards
 
@@ -48,8 +48,8 @@ class CombinedDraft(Draft):
     def remembers(self) -> bool:
         return any(part.remembers for part in self.parts)
 
-    def behind(self, context: Context) -> int:
-        return max(part.behind(context) for part in self.parts)
+    def pending_tokens(self, context: Context) -> int:
+        return max(part.pending_tokens(context) for part in self.parts)
 
     def open(self, context: Context) -> None:
         with ExitStack() as opened:
@@ -66,10 +66,10 @@ class CombinedDraft(Draft):
         for part in self.parts:
             part.observe(context, committed)
 
-    def look_back(self, context: Context, judged: Judged) -> None:
+    def observe_logits(self, context: Context, verified: VerifiedRound) -> None:
         for part in self.parts:
-            if part.looks_back:
-                part.look_back(context, judged)
+            if part.observes_logits:
+                part.observe_logits(context, verified)
 
     def close(self, context: Context) -> None:
         with ExitStack() as every:
@@ -81,8 +81,8 @@ class CombinedDraft(Draft):
             for part in reversed(self.parts):
                 every.callback(part.release)
 
-    def facts(self) -> dict[str, Any]:
-        return {"draft": self.name, "parts": [part.facts() for part in self.parts]}
+    def metadata(self) -> dict[str, Any]:
+        return {"draft": self.name, "parts": [part.metadata() for part in self.parts]}
 
 
 class FirstDraft(CombinedDraft):
@@ -96,9 +96,9 @@ class FirstDraft(CombinedDraft):
         super().__init__(parts)
         # Evidence of different drafts is not told in the same measure: then the whole has to be
         # asked to be known.
-        self.foreseeable = all(p.foreseeable for p in parts) and len({p.name for p in parts}) == 1
-        self.weighs = self.foreseeable and all(part.weighs for part in parts)
-        self.prior = parts[0].prior if self.foreseeable else None
+        self.previewable = all(p.previewable for p in parts) and len({p.name for p in parts}) == 1
+        self.weighs = self.previewable and all(part.weighs for part in parts)
+        self.prior = parts[0].prior if self.previewable else None
         self.branches = any(part.branches for part in parts)
 
     def preview(self, context: Context, most: int) -> Preview:
@@ -159,12 +159,12 @@ class CascadeDraft(CombinedDraft):
         return found
 
     def _joined(self, first: Proposal, more: Proposal) -> Proposal:
-        laws = [
-            proposal.law(index)
+        distributions = [
+            proposal.distribution(index)
             for proposal in (first, more)
             for index in range(len(proposal.tokens))
         ]
-        return Proposal(first.tokens + more.tokens, self.name, tuple(laws))
+        return Proposal(first.tokens + more.tokens, self.name, tuple(distributions))
 
 
 def check_continues(whole: str, parts: AbstractSequence[Draft]) -> None:

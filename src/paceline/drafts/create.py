@@ -97,7 +97,7 @@ def _parts(spec: str) -> tuple[type[Draft], dict[str, str], str]:
     options: dict[str, str] = {}
     rest = written
     while rest:
-        part, _, behind = rest.partition(",")
+        part, _, pending_tokens = rest.partition(",")
         key, equals, value = (side.strip() for side in part.partition("="))
         if not equals or not key.isidentifier():
             break
@@ -106,7 +106,7 @@ def _parts(spec: str) -> tuple[type[Draft], dict[str, str], str]:
         if key in options:
             raise SettingError(f"{key} of the draft {name!r} is given twice.", "Give it once.")
         options[key] = value
-        rest = behind
+        rest = pending_tokens
     wants = {"model": "a model", "drafts": "drafts, joined by +"}.get(kind.takes)
     if rest and wants is None:
         raise SettingError(

@@ -30,8 +30,8 @@ class EarlyExitDraft(ModelDraft):
 
     engine    the part; whoever made it keeps the target, which nothing here frees
 
-    Its law is whatever the part says, recorded as each token was drawn from it, so that decoding is
-    exact however few layers run.
+    Its distribution is whatever the part says, recorded as each token was drawn from it, so that
+    decoding is exact however few layers run.
     """
 
     name = "early-exit"
@@ -102,7 +102,7 @@ class EarlyExitDraft(ModelDraft):
     def prefill(self, contexts: AbstractSequence[Context]) -> None:
         """Nothing to read: the target's own entries are the draft's."""
 
-    def behind(self, context: Context) -> int:  # noqa: ARG002
+    def pending_tokens(self, context: Context) -> int:  # noqa: ARG002
         return 1
 
     def _missing(self, context: Context, drafted: AbstractSequence[int]) -> list[int]:

@@ -1,7 +1,7 @@
 """Lookup: propose what followed the longest, most recent match of the text's end.
 
 Prompt lookup (Saxena 2023) with the suffix automaton of SAM-Decoding (Hu et al. 2025) in place of
-n-grams. Tokens are chosen outright (one-hot), so acceptance is p(token); no model, no training.
+n-grams. Tokens are deterministic (one-hot), so acceptance is p(token); no model, no training.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.drafts.automaton import Follower, SuffixAutomaton
-from paceline.drafts.base import Context, Draft, Foreseen
+from paceline.drafts.base import AnswerPreviews, Context, Draft
 from paceline.drafts.options import read_options
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
-from paceline.sampling.distribution import Law
+from paceline.sampling.distribution import Distribution
 from paceline.types import Preview, Proposal
 
 # Unless given, under a fixed limit; docs/log.md says how they were chosen.
@@ -63,7 +63,7 @@ class LookupDraft(Draft):
     name = "lookup"
     summary = "what followed the last longest match in prompt and output; needs nothing"
 
-    foreseeable = True
+    previewable = True
     weighs = True
     continues = True
 
@@ -109,8 +109,8 @@ class LookupDraft(Draft):
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
     ) -> list[Proposal]:
         return [
-            Proposal(tuple(self._continuation(self._states[context], limit)), self.name)
-            for context, limit in zip(contexts, limits, strict=True)
+            Proposal(tuple(self._continuation(self._states[context], max_draft_tokens)), self.name)
+            for context, max_draft_tokens in zip(contexts, limits, strict=True)
         ]
 
     @property
@@ -120,12 +120,12 @@ class LookupDraft(Draft):
     def preview(self, context: Context, most: int) -> Preview:
         state = self._states[context]
         state.watched = True
-        tokens, evidence = self._found(state, most)
-        return Preview(tokens, evidence)
+        tokens, match_length = self._found(state, most)
+        return Preview(tokens, match_length)
 
-    def foresee(
+    def preview_answer(
         self, prompt: AbstractSequence[int], output: AbstractSequence[int], most: int
-    ) -> Foreseen | None:
+    ) -> AnswerPreviews | None:
         """None with a store, whose text is other requests'."""
         if self.store is not None or not output:
             return None
@@ -140,21 +140,21 @@ class LookupDraft(Draft):
         offered = [watched[length] for length in lengths]
         agreed = _agreed(text, ends, len(prompt), most)
         right = list(map(min, offered, agreed))
-        return Foreseen(lengths, offered, right, [unwatched[length] for length in lengths])
+        return AnswerPreviews(lengths, offered, right, [unwatched[length] for length in lengths])
 
-    def next_laws(
+    def next_distributions(
         self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Law | None]:
+    ) -> list[Distribution | None]:
         """One-hot, or None without a match. Drafted tokens are matched like committed ones: what
         comes behind them counts only if they are accepted."""
         asked = zip(contexts, drafted, strict=True)
         found = [self._next(self._states[context], tokens) for context, tokens in asked]
-        return [None if token is None else Law.one_hot(token) for token in found]
+        return [None if token is None else Distribution.one_hot(token) for token in found]
 
     def _next(self, state: _State, drafted: AbstractSequence[int]) -> int | None:
         own, length = state.own.next_behind(drafted)
         if state.shared is not None:
-            shared = state.shared.behind(drafted)
+            shared = state.shared.pending_tokens(drafted)
             token = shared.continuation(1)
             if shared.match_length > length and token and token[0] != _SEPARATOR:
                 own, length = token, shared.match_length
@@ -165,22 +165,22 @@ class LookupDraft(Draft):
         within = self.reach is None or len(drafted) < max(1, int(self.reach * committed))
         return own[0] if own and enough and within else None
 
-    def _continuation(self, state: _State, limit: int) -> list[int]:
-        return self._found(state, limit)[0]
+    def _continuation(self, state: _State, max_draft_tokens: int) -> list[int]:
+        return self._found(state, max_draft_tokens)[0]
 
-    def _found(self, state: _State, limit: int) -> tuple[list[int], int]:
+    def _found(self, state: _State, max_draft_tokens: int) -> tuple[list[int], int]:
         """What to offer, and the length of the match before it."""
         own, shared = state.own, state.shared
         if shared is not None and shared.match_length > own.match_length:
             length = shared.match_length
-            tokens = shared.continuation(self._count(length, limit, state.watched))
+            tokens = shared.continuation(self._count(length, max_draft_tokens, state.watched))
             found = tokens[: tokens.index(_SEPARATOR)] if _SEPARATOR in tokens else tokens
             if found:
                 return found, length
         length = own.match_length
-        return own.continuation(self._count(length, limit, state.watched)), length
+        return own.continuation(self._count(length, max_draft_tokens, state.watched)), length
 
-    def _count(self, match_length: int, limit: int, watched: bool) -> int:
+    def _count(self, match_length: int, max_draft_tokens: int, watched: bool) -> int:
         """Tokens to offer after a match."""
         least, reach = self.min_match, self.reach
         if least is None:
@@ -189,15 +189,15 @@ class LookupDraft(Draft):
             return 0
         if reach is None:
             if watched:
-                return limit
+                return max_draft_tokens
             reach = REACH
-        return min(limit, max(1, int(reach * match_length)))
+        return min(max_draft_tokens, max(1, int(reach * match_length)))
 
     def close(self, context: Context) -> None:
         if self._states.pop(context, None) is not None and self.store is not None:
             self.store.add(context.history.tokens)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {
             "draft": self.name,
             "min_match": self.min_match,  # None: 2 under a fixed limit, 1 under a watching policy

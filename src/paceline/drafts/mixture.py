@@ -1,8 +1,8 @@
-"""Two drafts' laws mixed, position by position.
+"""Two drafts' distributions mixed, position by position.
 
 Each token is drawn from weight·q_A + (1 − weight)·q_B, both behind the same drafted tokens, and
-that mixture is the law it is told with. Of a drafted token Σ min(p, q) is accepted: a lookup
-(one-hot) gives what it is sure of, a model covers the rest.
+that mixture is the distribution it is told with. Of a drafted token Σ min(p, q) is accepted: a
+lookup (one-hot) gives what it is sure of, a model covers the rest.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence as AbstractSequence
 from typing import Any
 
-from paceline.drafts.base import Context, Draft, Judged
+from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.drafts.calibrate import WEIGHTS, Calibration, is_greedy, worth_by_weight
 from paceline.drafts.combine import CombinedDraft, check_continues
 from paceline.drafts.options import read_options, yes_or_no
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
-from paceline.sampling.distribution import Law, mixed
+from paceline.sampling.distribution import Distribution, mixed
 from paceline.types import Proposal
 
 
 class MixtureDraft(CombinedDraft):
-    """The mixture of two drafts' laws at each position; where one has none, the other's law.
+    """The mixture of two drafts' distributions at each position; where one has none, the other's
+    distribution.
 
     Where the request is greedy, so is the target, and mixing could only lose: the heavier draft's
     token is taken outright (the first one's at 0.5), the lighter is asked where that has none.
@@ -36,7 +37,9 @@ class MixtureDraft(CombinedDraft):
     """
 
     name = "mixture"
-    summary = "two drafts' laws mixed at each position; weight=W (of the first), DRAFT+DRAFT"
+    summary = (
+        "two drafts' distributions mixed at each position; weight=W (of the first), DRAFT+DRAFT"
+    )
 
     continues = True
 
@@ -52,7 +55,7 @@ class MixtureDraft(CombinedDraft):
             raise SettingError(f"weight is {weight}.", "It must be from 0 to 1.")
         check_continues(self.name, parts)
         self.weight, self.calibrate = weight, calibrate
-        self.looks_back = self.looks_back or calibrate
+        self.observes_logits = self.observes_logits or calibrate
         self._calibrations: dict[Context, Calibration] = {}
 
     @classmethod
@@ -76,29 +79,33 @@ class MixtureDraft(CombinedDraft):
     ) -> list[Proposal]:
         return draw_on(self, contexts, limits)
 
-    def next_laws(
+    def next_distributions(
         self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Law | None]:
+    ) -> list[Distribution | None]:
         heavier, lighter = self.parts if self.weight >= 0.5 else reversed(self.parts)
-        laws = dict(enumerate(heavier.next_laws(contexts, drafted)))
+        distributions = dict(enumerate(heavier.next_distributions(contexts, drafted)))
         asked = [
             index
             for index, context in enumerate(contexts)
-            if laws[index] is None or not is_greedy(context.sampling)
+            if distributions[index] is None or not is_greedy(context.sampling)
         ]
-        others = lighter.next_laws([contexts[i] for i in asked], [drafted[i] for i in asked])
+        others = lighter.next_distributions(
+            [contexts[i] for i in asked], [drafted[i] for i in asked]
+        )
         for i, other in zip(asked, others, strict=True):
-            both = (laws[i], other) if heavier is self.parts[0] else (other, laws[i])
-            laws[i] = self._mixed(contexts[i], drafted[i], *both)
-        return list(laws.values())
+            both = (
+                (distributions[i], other) if heavier is self.parts[0] else (other, distributions[i])
+            )
+            distributions[i] = self._mixed(contexts[i], drafted[i], *both)
+        return list(distributions.values())
 
     def _mixed(
         self,
         context: Context,
         drafted: AbstractSequence[int],
-        first: Law | None,
-        second: Law | None,
-    ) -> Law | None:
+        first: Distribution | None,
+        second: Distribution | None,
+    ) -> Distribution | None:
         if first is None or second is None:
             return second if first is None else first
         calibration = self._calibrations.get(context)
@@ -107,12 +114,12 @@ class MixtureDraft(CombinedDraft):
         calibration.told[tuple(drafted)] = first, second
         return mixed(first, second, calibration.value)
 
-    def look_back(self, context: Context, judged: Judged) -> None:
-        super().look_back(context, judged)
+    def observe_logits(self, context: Context, verified: VerifiedRound) -> None:
+        super().observe_logits(context, verified)
         calibration = self._calibrations.get(context)
         if calibration is not None:
-            for target, (first, second) in calibration.on_path(judged):
+            for target, (first, second) in calibration.on_path(verified):
                 calibration.learn(worth_by_weight(target, first, second))
 
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "weight": self.weight, "calibrate": self.calibrate}
+    def metadata(self) -> dict[str, Any]:
+        return {**super().metadata(), "weight": self.weight, "calibrate": self.calibrate}

@@ -1,8 +1,8 @@
 """A model as the draft: any engine, usually a smaller sibling of the target.
 
-Its laws go through the same processing as the target's (temperature, filters, penalties, with the
-drafted tokens in the history), and each is recorded exactly as its token was drawn from it. It can
-go on behind tokens that another draft offers.
+Its distributions go through the same processing as the target's (temperature, filters, penalties,
+with the drafted tokens in the history), and each is recorded exactly as its token was drawn from
+it. It can go on behind tokens that another draft offers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.drafts.base import Context, Draft, Judged
+from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.drafts.calibrate import FACTORS, Calibration, is_greedy, worth_by_factor
 from paceline.drafts.following import agreed_length, catch_up
 from paceline.drafts.options import read_options, yes_or_no
@@ -20,8 +20,8 @@ from paceline.drafts.pairing import check_pair
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.base import Engine, Job, Sequence
 from paceline.errors import NumericError, SettingError
-from paceline.sampling.distribution import Law
-from paceline.sampling.rows import RowLaws
+from paceline.sampling.distribution import Distribution
+from paceline.sampling.rows import RowDistributions
 from paceline.types import Array, Proposal, Sampling
 
 log = logging.getLogger("paceline")
@@ -30,7 +30,7 @@ log = logging.getLogger("paceline")
 @dataclass(slots=True)
 class _State:
     sequence: Sequence
-    sampling: Sampling  # of its laws
+    sampling: Sampling  # of its distributions
     agreed: int = 0  # so many of the held tokens are known to be the committed ones
     lost: bool = False  # the draft can't follow this sequence any further
     calibration: Calibration | None = None
@@ -40,8 +40,8 @@ class ModelDraft(Draft):
     """Proposals of another model, for several sequences in one draft forward.
 
     engine       scores the drafted tokens; this draft owns and frees it
-    calibrate    choose the temperature of its laws by what the target said in earlier rounds of
-                 the request; nothing to do where that is greedy
+    calibrate    choose the temperature of its distributions by what the target said in earlier
+                 rounds of the request; nothing to do where that is greedy
     usable       so many of the first entries of its rows stand for tokens that it may propose
 
     Raises PairError if its vocabulary is not the target's.
@@ -58,7 +58,7 @@ class ModelDraft(Draft):
     def __init__(self, engine: Engine, target: Engine, *, calibrate: bool = False) -> None:
         self.fit = check_pair(target, engine)
         self.engine = engine
-        self.looks_back = calibrate
+        self.observes_logits = calibrate
         self._states: dict[Context, _State] = {}
         # Rows of padding that only one of the two models has can't be proposed.
         self.usable = min(target.vocabulary_size, engine.vocabulary_size)
@@ -72,7 +72,7 @@ class ModelDraft(Draft):
 
     def open(self, context: Context) -> None:
         state = self._states[context] = _State(self.engine.open(), context.sampling)
-        if self.looks_back and not is_greedy(context.sampling):
+        if self.observes_logits and not is_greedy(context.sampling):
             state.calibration = Calibration(FACTORS, 1.0)
 
     def close(self, context: Context) -> None:
@@ -98,14 +98,14 @@ class ModelDraft(Draft):
     ) -> list[Proposal]:
         return draw_on(self, contexts, limits)
 
-    def next_laws(
+    def next_distributions(
         self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Law | None]:
+    ) -> list[Distribution | None]:
         asked = zip(contexts, drafted, strict=True)
-        laws: list[Law | None] = [None] * len(contexts)
+        distributions: list[Distribution | None] = [None] * len(contexts)
         active = [i for i, (one, tokens) in enumerate(asked) if self._follows(one, tokens)]
         if not active:
-            return laws
+            return distributions
         rows = self.engine.score(
             [
                 Job(self._states[contexts[i]].sequence, self._missing(contexts[i], drafted[i]))
@@ -113,13 +113,15 @@ class ModelDraft(Draft):
             ]
         )
         for i, row in zip(active, rows, strict=True):
-            laws[i] = self._law(contexts[i], row, drafted[i])
-        return laws
+            distributions[i] = self._distribution(contexts[i], row, drafted[i])
+        return distributions
 
-    def _law(self, context: Context, row: Array, drafted: AbstractSequence[int]) -> Law | None:
+    def _distribution(
+        self, context: Context, row: Array, drafted: AbstractSequence[int]
+    ) -> Distribution | None:
         state = self._states[context]
         try:
-            law = RowLaws(
+            distribution = RowDistributions(
                 row[:, : self.usable],
                 state.sampling,
                 context.history,
@@ -133,17 +135,17 @@ class ModelDraft(Draft):
             self._lose(state, error.fact)
             return None
         if state.calibration is not None:
-            state.calibration.told[tuple(drafted)] = law
-        return law
+            state.calibration.told[tuple(drafted)] = distribution
+        return distribution
 
-    def look_back(self, context: Context, judged: Judged) -> None:
+    def observe_logits(self, context: Context, verified: VerifiedRound) -> None:
         state = self._states[context]
         calibration = state.calibration
         if calibration is None:
             return
         before = calibration.value
-        for target, law in calibration.on_path(judged):
-            calibration.learn(worth_by_factor(target, law, before))
+        for target, distribution in calibration.on_path(verified):
+            calibration.learn(worth_by_factor(target, distribution, before))
         if calibration.value != before:
             temperature = context.sampling.temperature * calibration.value
             state.sampling = replace(context.sampling, temperature=min(max(temperature, 1e-6), 1e6))
@@ -157,7 +159,7 @@ class ModelDraft(Draft):
         )
         return tokens
 
-    def behind(self, context: Context) -> int:
+    def pending_tokens(self, context: Context) -> int:
         state, committed = self._states.get(context), context.history.tokens
         if state is None:
             return len(committed)
@@ -185,10 +187,10 @@ class ModelDraft(Draft):
         state.lost = True
         log.warning("The draft %s sits this request out: %s.", self.engine.model, reason)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {
             "draft": self.name,
             "fit": self.fit,
-            "calibrate": self.looks_back,
-            **self.engine.facts(),
+            "calibrate": self.observes_logits,
+            **self.engine.metadata(),
         }

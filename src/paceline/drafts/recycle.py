@@ -3,7 +3,7 @@
 Token Recycling (Luo et al. 2025, ACL): every scored row, of accepted and of rejected tokens alike,
 says which tokens the target holds likely after the token it stands after. Those that were not
 emitted are thrown away by others; here the best few are kept in a table, and the next proposal
-follows them, as a tree where target and verifier take trees. Tokens are chosen outright
+follows them, as a tree where target and verifier take trees. Tokens are deterministic
 (one-hot); no model, no training, next to no time.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from paceline.drafts.base import Context, Draft, Judged
+from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.drafts.options import read_options, yes_or_no
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
@@ -71,15 +71,15 @@ class RecycleDraft(Draft):
     branches    most successors of a token that are offered; 1 offers chains
     kept        successors remembered of each row
     lasting     one table for all requests of this draft: it grows better, and a request's
-                proposals (never its output law) depend on earlier ones
+                proposals (never its output distribution) depend on earlier ones
     """
 
     name = "recycle"
     summary = "what the target held likely after the same tokens; trees; needs nothing"
 
-    foreseeable = True
+    previewable = True
     weighs = True
-    looks_back = True
+    observes_logits = True
     prior = (0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 
     def __init__(self, *, branches: int = 8, kept: int = 8, lasting: bool = False) -> None:
@@ -111,24 +111,24 @@ class RecycleDraft(Draft):
     def close(self, context: Context) -> None:
         self._tables.pop(context, None)
 
-    def look_back(self, context: Context, judged: Judged) -> None:
-        table, proposal = self._tables[context], judged.proposal
+    def observe_logits(self, context: Context, verified: VerifiedRound) -> None:
+        table, proposal = self._tables[context], verified.proposal
         committed = context.history.tokens
         first = committed[-2] if len(committed) > 1 else None
-        found = likeliest(judged.laws.logits, self.kept)
-        for row, token in enumerate(judged.tokens):
+        found = likeliest(verified.distributions.logits, self.kept)
+        for row, token in enumerate(verified.tokens):
             before = first
             if row:
                 path = proposal.path(row - 1)
-                before = proposal.tokens[path[-2]] if len(path) > 1 else judged.last
+                before = proposal.tokens[path[-2]] if len(path) > 1 else verified.last
             table.learn(before, token, found[row])
 
     def note(
         self, context: Context, proposed: AbstractSequence[int], best: AbstractSequence[int]
     ) -> None:
-        """What `look_back` teaches, where of each row only the likeliest token is known: of the row
-        behind the committed tokens, and behind each proposed one. They count as certain; how often
-        they are right is for a policy to count."""
+        """What `observe_logits` teaches, where of each row only the likeliest token is known: of
+        the row behind the committed tokens, and behind each proposed one. They count as certain;
+        how often they are right is for a policy to count."""
         table, committed = self._tables[context], context.history.tokens
         text = [*committed[-2:], *proposed]
         first = len(text) - len(proposed) - 1
@@ -138,14 +138,14 @@ class RecycleDraft(Draft):
 
     def preview(self, context: Context, most: int) -> Preview:
         tokens, parents, chances = self._grow(context, most)
-        return Preview(tokens, 0, [level(chance) for chance in chances], parents)
+        return Preview(tokens, 0, [level(rng) for rng in chances], parents)
 
     def propose(
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
     ) -> list[Proposal]:
         found = []
-        for context, limit in zip(contexts, limits, strict=True):
-            tokens, parents, _ = self._grow(context, limit)
+        for context, max_draft_tokens in zip(contexts, limits, strict=True):
+            tokens, parents, _ = self._grow(context, max_draft_tokens)
             found.append(Proposal(tuple(tokens), self.name, parents=tuple(parents)))
         return found
 
@@ -164,23 +164,23 @@ class RecycleDraft(Draft):
             found, kept = table.successors(before, token)
             for successor, prob in found[: self.most_branches]:
                 order += 1  # equally likely ones in the order in which they came
-                chance = kept * prob
-                entry = (-reached * chance, order, parent, token, successor, chance)
+                rng = kept * prob
+                entry = (-reached * rng, order, parent, token, successor, rng)
                 heapq.heappush(waiting, entry)
 
         add(-1, 1.0, committed[-2] if len(committed) > 1 else None, committed[-1])
         while waiting and len(tokens) < most:
-            negative, _, parent, before, token, chance = heapq.heappop(waiting)
+            negative, _, parent, before, token, rng = heapq.heappop(waiting)
             if -negative < LEAST:
                 break
             tokens.append(token)
             parents.append(parent)
-            chances.append(chance)
+            chances.append(rng)
             if token not in context.stop_tokens:
                 add(len(tokens) - 1, -negative, before, token)
         return tokens, parents, chances
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {
             "draft": self.name,
             "branches": self.most_branches,
@@ -207,7 +207,7 @@ def _successors(ids: np.ndarray, values: np.ndarray, count: int) -> Successors:
     return [(token, weight) for token, weight in pairs if weight > 0]
 
 
-def level(chance: float) -> int:
+def level(rng: float) -> int:
     """A token's likelihood as evidence: an index into `RecycleDraft.prior`. A policy counts how
     often each level is right."""
-    return max(0, min(len(RecycleDraft.prior) - 1, round(10 * chance)))
+    return max(0, min(len(RecycleDraft.prior) - 1, round(10 * rng)))

@@ -2,7 +2,7 @@
 
 Grown level by level: every forward of the draft scores all tokens that were added last, and the
 next ones go where they seem likeliest to be accepted, as in EAGLE-2 (Li et al. 2024) for tokens
-chosen outright, and drawn without replacement, as in Sequoia (Chen et al. 2024), where the request
+deterministic, and drawn without replacement, as in Sequoia (Chen et al. 2024), where the request
 samples. It pays where many rows cost the target hardly more than one.
 """
 
@@ -19,7 +19,7 @@ from paceline.drafts.model import ModelDraft
 from paceline.drafts.options import read_options
 from paceline.engines.base import Engine, Job
 from paceline.errors import SettingError
-from paceline.sampling.distribution import Law, without
+from paceline.sampling.distribution import Distribution, without
 from paceline.sampling.top_k import likeliest
 from paceline.types import Proposal, path_of
 
@@ -30,41 +30,43 @@ DEPTH, BRANCHES = 4, 8
 class _Growth:
     """One context's tree in the making.
 
-    reach      per token how likely it is to be accepted, by the draft's own laws
+    reach      per token how likely it is to be accepted, by the draft's own distributions
     waiting    places for a further child, the likeliest first: what it would reach, a number that
                keeps the order, the token it hangs on, and how many siblings come before it
     """
 
     context: Context
-    limit: int
+    max_draft_tokens: int
     greedy: bool
     most_branches: int
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
-    told: list[Law | None] = field(default_factory=list)
+    told: list[Distribution | None] = field(default_factory=list)
     reach: dict[int, float] = field(default_factory=lambda: {-1: 1.0})
-    laws: dict[int, Law] = field(default_factory=dict)
+    distributions: dict[int, Distribution] = field(default_factory=dict)
     best: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     waiting: list[tuple[float, int, int, int]] = field(default_factory=list)
     unscored: list[int] = field(default_factory=list)
 
-    def expand(self, node: int, law: Law | None) -> None:
-        """Let children hang on a token (-1: the last committed one), by the draft's law there."""
-        if law is not None:
-            self.laws[node] = law
-            self.best[node] = likeliest(law, self.most_branches)
+    def expand(self, node: int, distribution: Distribution | None) -> None:
+        """Let children hang on a token (-1: the last committed one), by the draft's distribution
+        there."""
+        if distribution is not None:
+            self.distributions[node] = distribution
+            self.best[node] = likeliest(distribution, self.most_branches)
             self._offer(node, 0)
 
     def _offer(self, node: int, rank: int) -> None:
-        """A place for one more child. How likely it is to be accepted is told by the law, before
-        its token is known: to draw it first and then to leave it out would break exactness."""
+        """A place for one more child. How likely it is to be accepted is told by the distribution,
+        before its token is known: to draw it first and then to leave it out would break
+        exactness."""
         if rank < len(self.best[node]):
             reached = self.reach[node] * self.best[node][rank][1]
             heapq.heappush(self.waiting, (-reached, len(self.waiting), node, rank))
 
     def add(self, most: int) -> None:
         """Up to `most` more tokens at the likeliest places."""
-        most = min(most, self.limit - len(self.tokens))
+        most = min(most, self.max_draft_tokens - len(self.tokens))
         while self.waiting and most > 0:
             _, _, node, rank = heapq.heappop(self.waiting)
             token, told = self._child(node, rank)
@@ -72,20 +74,20 @@ class _Growth:
             self.parents.append(node)
             self.told.append(told)
             index = len(self.tokens) - 1
-            self.reach[index] = self.reach[node] * float(self.laws[node].prob(token))
+            self.reach[index] = self.reach[node] * float(self.distributions[node].prob(token))
             self._offer(node, rank + 1)
             if token not in self.context.stop_tokens:
                 self.unscored.append(index)
             most -= 1
 
-    def _child(self, node: int, rank: int) -> tuple[int, Law | None]:
+    def _child(self, node: int, rank: int) -> tuple[int, Distribution | None]:
         if self.greedy:
             return self.best[node][rank][0], None
         siblings = [
             t for t, parent in zip(self.tokens, self.parents, strict=True) if parent == node
         ]
-        rest = without(self.laws[node], siblings) if siblings else self.laws[node]
-        return self.context.chance.draw(rest), None if rest.single is not None else rest
+        rest = without(self.distributions[node], siblings) if siblings else self.distributions[node]
+        return self.context.rng.sample(rest), None if rest.single is not None else rest
 
     def path(self, node: int) -> list[int]:
         return [self.tokens[index] for index in path_of(self.parents, node)]
@@ -97,7 +99,8 @@ class TreeDraft(ModelDraft):
     depth       most levels, each a forward of the draft; a level takes an equal part of the limit
     branches    most children of a token
 
-    At temperature 0 the likeliest tokens by the draft's law at temperature 1 are chosen outright.
+    At temperature 0 the likeliest tokens by the draft's distribution at temperature 1 are
+    deterministic.
     """
 
     name = "tree"
@@ -132,7 +135,7 @@ class TreeDraft(ModelDraft):
 
     def open(self, context: Context) -> None:
         super().open(context)
-        if is_greedy(context.sampling):  # its laws would name one token each
+        if is_greedy(context.sampling):  # its distributions would name one token each
             self._states[context].sampling = replace(
                 context.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0
             )
@@ -141,13 +144,13 @@ class TreeDraft(ModelDraft):
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
     ) -> list[Proposal]:
         growths = [
-            _Growth(context, limit, is_greedy(context.sampling), self.most_branches)
-            for context, limit in zip(contexts, limits, strict=True)
+            _Growth(context, max_draft_tokens, is_greedy(context.sampling), self.most_branches)
+            for context, max_draft_tokens in zip(contexts, limits, strict=True)
         ]
-        levels = [-(-limit // self.depth) for limit in limits]
-        laws = self.next_laws(contexts, [()] * len(contexts))
-        for growth, law, level in zip(growths, laws, levels, strict=True):
-            growth.expand(-1, law)
+        levels = [-(-max_draft_tokens // self.depth) for max_draft_tokens in limits]
+        distributions = self.next_distributions(contexts, [()] * len(contexts))
+        for growth, distribution, level in zip(growths, distributions, levels, strict=True):
+            growth.expand(-1, distribution)
             growth.add(level)
         for _ in range(self.depth - 1):
             if not self._deepen(growths):
@@ -161,7 +164,7 @@ class TreeDraft(ModelDraft):
     def _deepen(self, growths: list[_Growth]) -> bool:
         """Score what was added last; False if nothing can grow on. The whole tree is fed again: no
         engine need extend one."""
-        active = [g for g in growths if g.unscored and len(g.tokens) < g.limit]
+        active = [g for g in growths if g.unscored and len(g.tokens) < g.max_draft_tokens]
         active = [g for g in active if self._follows(g.context, g.tokens)]
         if not active:
             return False
@@ -176,9 +179,11 @@ class TreeDraft(ModelDraft):
             unscored, growth.unscored = growth.unscored, []
             for node in unscored:
                 at = node - first
-                growth.expand(node, self._law(growth.context, rows[at : at + 1], growth.path(node)))
+                growth.expand(
+                    node, self._distribution(growth.context, rows[at : at + 1], growth.path(node))
+                )
             self._states[growth.context].sequence.rewind(len(growth.context.history))
         return True
 
-    def facts(self) -> dict[str, Any]:
-        return {**super().facts(), "depth": self.depth, "branches": self.most_branches}
+    def metadata(self) -> dict[str, Any]:
+        return {**super().metadata(), "depth": self.depth, "branches": self.most_branches}

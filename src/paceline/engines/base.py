@@ -218,7 +218,7 @@ class Engine(abc.ABC):
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]: ...
 
     @abc.abstractmethod
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What a reader of a measurement must know: version, device, dtype, threads, bytes of
         weights and cache. JSON values only; the keys end in their unit."""
 

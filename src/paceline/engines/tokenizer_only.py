@@ -52,7 +52,7 @@ class TokenizerOnly(Engine):
     def _score(self, jobs: AbstractSequence[Job]) -> NoReturn:  # noqa: ARG002
         raise ValueError("only the tokenizer is loaded")
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {"engine": self.engine, "model": self.model, "tokenizer_only": True}
 
     def close(self) -> None:

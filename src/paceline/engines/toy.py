@@ -56,9 +56,9 @@ class ToySequence(Sequence):
         self._engine = engine
 
     def _fork(self) -> ToySequence:
-        twin = self._engine.open()
-        twin.tokens = list(self.tokens)
-        return twin
+        fork = self._engine.open()
+        fork.tokens = list(self.tokens)
+        return fork
 
     def _rewind(self, length: int) -> None:
         pass
@@ -195,7 +195,7 @@ class ToyEngine(Engine):
             self._rows[key] = made.astype(np.float32)
         return self._rows[key]
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {"engine": self.name, "model": self.model, "device": "cpu", "dtype": "float32"}
 
     def close(self) -> None:

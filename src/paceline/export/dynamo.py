@@ -74,8 +74,8 @@ def dynamo(
     take.
     """
     objects = _objects(setup, cluster, version, api, disaggregated, prefill_replicas)
-    remarks = [*_heading(setup, cluster, version), *_roles(setup, disaggregated), *setup.remarks]
-    return manifest.written(objects, remarks)
+    notes = [*_heading(setup, cluster, version), *_roles(setup, disaggregated), *setup.notes]
+    return manifest.written(objects, notes)
 
 
 def _objects(

@@ -21,7 +21,7 @@ _HOW = {
 
 def evidence(plan: PlanDocument) -> tuple[str, ...]:
     """Figures, conditions, and what they don't say."""
-    said = [_gain(plan), _conditions(plan), *_rounds(plan), *plan.remarks]
+    said = [_gain(plan), _conditions(plan), *_rounds(plan), *plan.notes]
     return tuple(sentence for sentence in said if sentence)
 
 
@@ -65,7 +65,7 @@ def _times(gain: Gain) -> str:
     between = (
         "" if gain.low is None or gain.high is None else f" ({gain.low:.2f} to {gain.high:.2f})"
     )
-    return f"{gain.value:.2f} times plain{between}"
+    return f"{gain.value:.2f} speedup{between}"
 
 
 def _conditions(plan: PlanDocument) -> str:

@@ -116,7 +116,7 @@ def kubernetes(
     Raises SettingError for what the cluster, or a container in it, could not take.
     """
     objects = _objects(setup, cluster, startup_minutes, pod_monitor, monitor_labels or {})
-    return manifest.written(objects, [*_heading(setup, cluster), *setup.remarks])
+    return manifest.written(objects, [*_heading(setup, cluster), *setup.notes])
 
 
 def _objects(

@@ -14,7 +14,7 @@ from paceline.export.rules import (
     check_draft_parallel,
     check_no_model,
     check_vocabulary,
-    fixed_limit,
+    fixed_draft_tokens,
     is_gguf,
     is_here,
     match_lengths,
@@ -40,18 +40,18 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
     check_draft_parallel(options, table.name)
     target = _target(plan, options, table)
     family = family_of(draft, options, table, _offered(table))
-    limit, remarks = fixed_limit(plan, options)
+    max_draft_tokens, notes = fixed_draft_tokens(plan, options)
     place, unchecked = _place(plan, draft, options, table, family.name)
     flags = {"--spec-type": TYPES[family.name]}
     if place is not None:
         flags["--spec-draft-model" if is_gguf(place) else "--spec-draft-hf"] = place
     if family.name != "ngram":
-        flags["--spec-draft-n-max"] = str(limit)
+        flags["--spec-draft-n-max"] = str(max_draft_tokens)
     if family.name in ("ngram", "ngram+model"):
         least = shortest_match(draft)
-        remarks += match_lengths(draft, f"llama-server is told to match exactly {least} tokens")
+        notes += match_lengths(draft, f"llama-server is told to match exactly {least} tokens")
         flags["--spec-ngram-simple-size-n"] = str(least)
-        flags["--spec-ngram-simple-size-m"] = str(limit)
+        flags["--spec-ngram-simple-size-m"] = str(max_draft_tokens)
     _admit(table, flags)
     return Setup(
         engine=table.engine,
@@ -60,9 +60,9 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
         draft=place,
         arguments=tuple(part for flag in flags.items() for part in flag),
         metrics=METRICS,
-        remarks=(
-            *family.remarks,
-            *remarks,
+        notes=(
+            *family.notes,
+            *notes,
             *unchecked,
             *_no_schedule(plan, options),
             "If its drafts can't be loaded, llama-server serves without them and only logs that: "
@@ -78,7 +78,7 @@ def plain(plan: PlanDocument, options: Options, table: Table) -> Setup:
         version=table.version,
         target=_target(plan, options, table),
         metrics=METRICS,
-        remarks=(NO_DRAFT,),
+        notes=(NO_DRAFT,),
     )
 
 
@@ -143,7 +143,9 @@ def _is_repository(place: str) -> bool:
 
 
 def _no_schedule(plan: PlanDocument, options: Options) -> tuple[str, ...]:
-    if not plan.schedule or options.limit is not None:  # which is said with --limit
+    if (
+        not plan.schedule or options.max_draft_tokens is not None
+    ):  # which is said with --max-draft-tokens
         return ()
     return (
         "llama-server has no schedule by batch size: it drafts at every load, also where the plan "

@@ -53,17 +53,17 @@ def make_setup(engine: str, plan: PlanDocument, options: Options) -> Setup:
     return replace(
         setup,
         tensor_parallel=options.tensor_parallel or 1,
-        remarks=(*evidence(plan), *renamed(plan, setup), *setup.remarks),
+        notes=(*evidence(plan), *renamed(plan, setup), *setup.notes),
     )
 
 
 def _draft_in_use(plan: PlanDocument) -> Draft | None:
-    never = plan.schedule and not any(step.limit for step in plan.schedule)
+    never = plan.schedule and not any(step.max_draft_tokens for step in plan.schedule)
     return None if never else plan.draft
 
 
 def _check_plain(options: Options) -> None:
-    for name in ("draft_model", "limit", "draft_tensor_parallel"):
+    for name in ("draft_model", "max_draft_tokens", "draft_tensor_parallel"):
         if getattr(options, name) is not None:
             raise SettingError(
                 f"--{name.replace('_', '-')} is {getattr(options, name)}, and the plan is to "

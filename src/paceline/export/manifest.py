@@ -144,10 +144,10 @@ def literal(arguments: Iterable[str]) -> list[str]:
     return [plain_text(argument, "Argument").replace("$", "$$") for argument in arguments]
 
 
-def written(objects: Sequence[Mapping[str, Any]], remarks: Iterable[str]) -> str:
+def written(objects: Sequence[Mapping[str, Any]], notes: Iterable[str]) -> str:
     """Objects as YAML documents under their remarks. Raises SettingError if PyYAML is missing."""
     documents = (as_yaml(one) for one in objects)
-    return "\n".join(comment(remarks)) + "\n" + "---\n".join(documents)
+    return "\n".join(comment(notes)) + "\n" + "---\n".join(documents)
 
 
 def as_yaml(value: Mapping[str, Any]) -> str:
@@ -198,12 +198,12 @@ _WORDS = frozenset(
 _UNMISTAKABLE = re.compile(r"(--?)?[A-Za-z/]([-A-Za-z0-9_./:]*[-A-Za-z0-9_./])?", re.ASCII)
 
 
-def comment(remarks: Iterable[str], width: int = 98) -> list[str]:
+def comment(notes: Iterable[str], width: int = 98) -> list[str]:
     """Lines of a comment, a paragraph a remark, each as `one_line` has it."""
     lines: list[str] = []
-    for remark in remarks:
+    for note in notes:
         paragraph = textwrap.wrap(
-            one_line(remark), width - 2, break_long_words=False, break_on_hyphens=False
+            one_line(note), width - 2, break_long_words=False, break_on_hyphens=False
         )
         lines += [f"# {line}" for line in paragraph]
     return lines

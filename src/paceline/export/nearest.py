@@ -53,7 +53,7 @@ class Family:
     """name: of the family; remarks: what must be said where it stands in for the draft."""
 
     name: str
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def family_of(draft: Draft, options: Options, table: Table, offered: Container[str]) -> Family:

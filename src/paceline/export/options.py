@@ -11,7 +11,7 @@ class Options:
 
     version                 of the engine; None: the newest known
     target, draft_model     where they lie for that engine; None: as the plan says
-    limit                   drafted tokens in a round, in place of the plan's
+    max_draft_tokens                   drafted tokens in a round, in place of the plan's
     ours                    vLLM: our proposer in place of the engine's own n-grams
     nearest                 where the engine can't express the draft, export what comes nearest
     tensor_parallel         of the target
@@ -22,7 +22,7 @@ class Options:
     version: str | None = None
     target: str | None = None
     draft_model: str | None = None
-    limit: int | None = None
+    max_draft_tokens: int | None = None
     ours: bool = False
     nearest: bool = False
     tensor_parallel: int | None = None

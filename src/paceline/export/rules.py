@@ -58,39 +58,44 @@ def check_evidence(plan: PlanDocument) -> None:
         )
 
 
-def fixed_limit(plan: PlanDocument, options: Options) -> tuple[int, tuple[str, ...]]:
+def fixed_draft_tokens(plan: PlanDocument, options: Options) -> tuple[int, tuple[str, ...]]:
     """Most drafted tokens in a round as one number of 1 or more, and what must be said of it.
 
     Raises SettingError where our policy chose and the plan doesn't say how much on average.
     """
-    if options.limit is not None:
-        given = f"The limit of {options.limit} was given with --limit."
-        return options.limit, (given, *_schedule_gone(plan))
-    if plan.schedule and (most := max(step.limit for step in plan.schedule)):
+    if options.max_draft_tokens is not None:
+        given = f"The limit of {options.max_draft_tokens} was given with --max-draft-tokens."
+        return options.max_draft_tokens, (given, *_schedule_gone(plan))
+    if plan.schedule and (most := max(step.max_draft_tokens for step in plan.schedule)):
         return most, ()
-    if plan.limit:
-        return plan.limit, ()
-    if plan.mean_limit is None:
+    if plan.max_draft_tokens:
+        return plan.max_draft_tokens, ()
+    if plan.mean_draft_tokens is None:
         raise SettingError(
             "The plan has no limit: a policy chose it every round, and how much it offered on "
             "average isn't in the plan.",
-            "Give one with --limit N, or make the plan from a run with a fixed limit (-n N).",
+            "Give one with --max-draft-tokens N, or make the plan from a run with a fixed limit "
+            "(-n N).",
         )
-    limit = max(1, round(plan.mean_limit))
-    return limit, (
-        f"Paceline's policy chose each round how far to draft, {plan.mean_limit:.1f} tokens on "
-        f"average. The engine takes one number and drafts up to {limit} whether that pays or not: "
+    max_draft_tokens = max(1, round(plan.mean_draft_tokens))
+    return max_draft_tokens, (
+        f"Paceline's policy chose each round how far to draft, {plan.mean_draft_tokens:.1f} "
+        f"tokens on "
+        f"average. The engine takes one number and drafts up to {max_draft_tokens} whether "
+        f"that pays or not: "
         "expect less than the plan's gain.",
     )
 
 
 def _schedule_gone(plan: PlanDocument) -> tuple[str, ...]:
-    """What must be said where --limit is in the place of the plan's schedule."""
+    """What must be said where --max-draft-tokens is in the place of the plan's schedule."""
     if not plan.schedule:
         return ()
-    plain = [_batches(step) for step in plan.schedule if not step.limit]
+    plain = [_batches(step) for step in plan.schedule if not step.max_draft_tokens]
     lost = f", also at {' and '.join(plain)}, where the plan doesn't draft" if plain else ""
-    return (f"With --limit the plan's schedule by batch size is gone: drafts go on{lost}.",)
+    return (
+        f"With --max-draft-tokens the plan's schedule by batch size is gone: drafts go on{lost}.",
+    )
 
 
 def _batches(step: Step) -> str:
@@ -108,7 +113,7 @@ def beyond_schedule(plan: PlanDocument, name: str) -> tuple[str, ...]:
         return ()
     return (
         f"Nothing is known of batches above {last.to_batch}: there {name} goes on with the last "
-        f"entry, {last.limit}.",
+        f"entry, {last.max_draft_tokens}.",
     )
 
 
@@ -285,13 +290,13 @@ def check_checkpoint(place: str, table: Table, method: str | None) -> Loads | No
 
     version = None if table.engine == "llama-server" else table.version
     found = loads(read(place), table.engine, version)
-    cure = f"See `paceline inspect {place}`."
+    hint = f"See `paceline inspect {place}`."
     if not found.yes:
-        raise PairError(f"{table.name} can't load {place}. {found.reason}", cure)
+        raise PairError(f"{table.name} can't load {place}. {found.reason}", hint)
     if method is not None and found.method != method:
         raise PairError(
             f"The plan's draft is one of method {method} to {table.name}, and {place} is one of "
             f"{found.method}.",
-            cure,
+            hint,
         )
     return found

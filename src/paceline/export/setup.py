@@ -21,7 +21,7 @@ class Setup:
     files       files that the arguments name, by name: their text
     tensor_parallel   GPUs that the target is laid over
     metrics     arguments that turn the engine's counters on, for `paceline watch`
-    remarks     what was measured, what the engine can't express and what stands in for it, how to
+    notes     what was measured, what the engine can't express and what stands in for it, how to
                 undo it; a sentence each. Every output carries them as comments
     """
 
@@ -34,4 +34,4 @@ class Setup:
     files: Mapping[str, str] = field(default_factory=dict)
     tensor_parallel: int = 1
     metrics: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from paceline.export.rules import (
     check_sampling,
     check_vocabulary,
     draft_place,
-    fixed_limit,
+    fixed_draft_tokens,
     match_lengths,
     target_place,
 )
@@ -51,17 +51,23 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
     target = target_place(plan, options, table.name)
     family = family_of(draft, options, table, _offered(table))
     algorithm = ALGORITHMS[family.name]
-    limit, remarks = fixed_limit(plan, options)
+    max_draft_tokens, notes = fixed_draft_tokens(plan, options)
     place, unchecked = _place(plan, draft, options, table, family.name)
     adaptive, files, said = _schedule(plan, options, table, algorithm)
     flags: Flags = {"--speculative-algorithm": algorithm}
     if place is not None:
         flags["--speculative-draft-model-path"] = place
-    flags |= _lengths(algorithm, limit) | adaptive
+    flags |= _lengths(algorithm, max_draft_tokens) | adaptive
     if options.max_running is not None:
         flags["--max-running-requests"] = str(options.max_running)
     table.admit(flags)
-    said = (*family.remarks, *remarks, *unchecked, *said, *_traps(plan, options, algorithm, limit))
+    said = (
+        *family.notes,
+        *notes,
+        *unchecked,
+        *said,
+        *_traps(plan, options, algorithm, max_draft_tokens),
+    )
     if algorithm == "NGRAM":
         said += match_lengths(
             draft, "SGLang has no setting for the shortest match, and its own rules"
@@ -74,7 +80,7 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
         arguments=tuple(part for flag in flags.items() for part in flag if part),
         files=files,
         metrics=METRICS,
-        remarks=(*said, undo("start SGLang without the --speculative flags")),
+        notes=(*said, undo("start SGLang without the --speculative flags")),
     )
 
 
@@ -84,7 +90,7 @@ def plain(plan: PlanDocument, options: Options, table: Table) -> Setup:
         version=table.version,
         target=target_place(plan, options, table.name),
         metrics=METRICS,
-        remarks=(NO_DRAFT,),
+        notes=(NO_DRAFT,),
     )
 
 
@@ -112,16 +118,16 @@ def _offered(table: Table) -> set[str]:
     }
 
 
-def _lengths(algorithm: str, limit: int) -> Flags:
+def _lengths(algorithm: str, max_draft_tokens: int) -> Flags:
     """All of the lengths or none: SGLang refuses some of them, and its number of draft tokens
     counts the root."""
-    rows = str(limit + 1)
+    rows = str(max_draft_tokens + 1)
     if algorithm == "NGRAM":
         return {"--speculative-num-draft-tokens": rows, "--speculative-ngram-max-bfs-breadth": "1"}
     if algorithm == "DFLASH":
         return {"--speculative-dflash-block-size": rows}
     return {
-        "--speculative-num-steps": str(limit),
+        "--speculative-num-steps": str(max_draft_tokens),
         "--speculative-eagle-topk": "1",
         "--speculative-num-draft-tokens": rows,
     }
@@ -130,7 +136,7 @@ def _lengths(algorithm: str, limit: int) -> Flags:
 def _schedule(
     plan: PlanDocument, options: Options, table: Table, algorithm: str
 ) -> tuple[Flags, dict[str, str], tuple[str, ...]]:
-    if not plan.schedule or options.limit is not None:
+    if not plan.schedule or options.max_draft_tokens is not None:
         return {}, {}, ()
     if algorithm not in table.read["adaptive"]:
         return (
@@ -141,7 +147,9 @@ def _schedule(
                 "load, also where the plan would not.",
             ),
         )
-    slots = {str(step.from_batch): {"candidate_steps": [step.limit]} for step in plan.schedule}
+    slots = {
+        str(step.from_batch): {"candidate_steps": [step.max_draft_tokens]} for step in plan.schedule
+    }
     flags = {"--speculative-adaptive": "", "--speculative-adaptive-config": ADAPTIVE_FILE}
     return (
         flags,
@@ -154,9 +162,12 @@ def _schedule(
     )
 
 
-def _traps(plan: PlanDocument, options: Options, algorithm: str, limit: int) -> tuple[str, ...]:
+def _traps(
+    plan: PlanDocument, options: Options, algorithm: str, max_draft_tokens: int
+) -> tuple[str, ...]:
     said = [
-        f"{limit + 1} draft tokens are {limit} drafted ones and the root, which SGLang counts too."
+        f"{max_draft_tokens + 1} draft tokens are {max_draft_tokens} drafted ones and the "
+        f"root, which SGLang counts too."
     ]
     if algorithm == "NGRAM":
         said.append(
@@ -170,6 +181,6 @@ def _traps(plan: PlanDocument, options: Options, algorithm: str, limit: int) -> 
     if plan.measured.sampling.get("temperature"):
         said.append(
             "On CPU and XPU SGLang verifies greedily whatever the temperature: there its output is "
-            "not the target's law. On CUDA it is."
+            "not the target's distribution. On CUDA it is."
         )
     return tuple(said)

@@ -17,7 +17,7 @@ from paceline.export.rules import (
     check_sampling,
     check_vocabulary,
     draft_place,
-    fixed_limit,
+    fixed_draft_tokens,
     match_lengths,
     target_place,
 )
@@ -62,18 +62,18 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
     types = _types(table)
     target = target_place(plan, options, table.name)
     family = family_of(draft, options, table, types)
-    limit, remarks = fixed_limit(plan, options)
+    max_draft_tokens, notes = fixed_draft_tokens(plan, options)
     method = types[family.name]
-    speculative: dict[str, Any] = {"decoding_type": method, "max_draft_len": limit}
+    speculative: dict[str, Any] = {"decoding_type": method, "max_draft_len": max_draft_tokens}
     place, unchecked = _place(plan, draft, options, table, family.name)
-    remarks += unchecked
+    notes += unchecked
     if place is not None:
         speculative[table.read["model_key"]] = place
     if family.name == "ngram":
         # Its pool is shared by all requests unless told otherwise; ours never was when measured.
         speculative["is_public_pool"] = False
-        remarks += match_lengths(draft, _MATCHES) or (f"{_MATCHES}.",)
-    schedule, said = _schedule(plan, options, table, limit)
+        notes += match_lengths(draft, _MATCHES) or (f"{_MATCHES}.",)
+    schedule, said = _schedule(plan, options, table, max_draft_tokens)
     speculative |= schedule
     table.admit(speculative, method)
     config = {"speculative_config": speculative, **METRICS}
@@ -86,9 +86,9 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
         arguments=(table.read["file_flag"], FILE),
         config=config,
         files={FILE: as_yaml(config)},
-        remarks=(
-            *family.remarks,
-            *remarks,
+        notes=(
+            *family.notes,
+            *notes,
             *said,
             *_recorded(table),
             undo("take speculative_config out"),
@@ -105,7 +105,7 @@ def plain(plan: PlanDocument, options: Options, table: Table) -> Setup:
         arguments=(table.read["file_flag"], FILE),
         config=METRICS,
         files={FILE: as_yaml(METRICS)},
-        remarks=(NO_DRAFT,),
+        notes=(NO_DRAFT,),
     )
 
 
@@ -136,28 +136,29 @@ def _place(
 
 
 def _schedule(
-    plan: PlanDocument, options: Options, table: Table, limit: int
+    plan: PlanDocument, options: Options, table: Table, max_draft_tokens: int
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     steps = plan.schedule
-    if not steps or options.limit is not None:
+    if not steps or options.max_draft_tokens is not None:
         return {}, ()
-    if steps[0].limit != limit:
+    if steps[0].max_draft_tokens != max_draft_tokens:
         return {}, (
             f"{table.name} wants its longest drafts at the smallest batch, and the plan has "
-            f"{steps[0].limit} there and {limit} later: it drafts {limit} at every load.",
+            f"{steps[0].max_draft_tokens} there and {max_draft_tokens} later: it drafts "
+            f"{max_draft_tokens} at every load.",
         )
-    drafting = [step for step in steps if step.limit]
+    drafting = [step for step in steps if step.max_draft_tokens]
     if len(drafting) == 1 and len(steps) > 1:
         return {"max_concurrency": drafting[0].to_batch}, ()
     if table.version.startswith("1.2."):
         raise SettingError(
             f"{table.name} reads the batch sizes of draft_len_schedule as lower bounds where later "
             "versions read upper ones, and that was not tried.",
-            "Give one --limit, or take another --version.",
+            "Give one --max-draft-tokens, or take another --version.",
         )
     last = steps[-1]
-    said = (f"Above a batch of {_end(last)} nothing is drafted.",) if last.limit else ()
-    return {"draft_len_schedule": {_end(step): step.limit for step in steps}}, said
+    said = (f"Above a batch of {_end(last)} nothing is drafted.",) if last.max_draft_tokens else ()
+    return {"draft_len_schedule": {_end(step): step.max_draft_tokens for step in steps}}, said
 
 
 def _end(step: Step) -> int:

@@ -62,8 +62,8 @@ def unwritten(setup: Setup, form: str | None) -> tuple[str, ...]:
         return ()
     spread = laid_over(setup.engine, setup.tensor_parallel)
     if not spread or not _structured(setup):
-        return setup.remarks
-    return (*setup.remarks, f"Start the server with {' '.join(spread)}, which isn't in this JSON.")
+        return setup.notes
+    return (*setup.notes, f"Start the server with {' '.join(spread)}, which isn't in this JSON.")
 
 
 def laid_over(engine: str, gpus: int) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _arguments(setup: Setup) -> list[str]:
 
 
 def _heading(setup: Setup) -> str:
-    return "\n".join(comment([f"{TITLES[setup.engine]} {setup.version}.", *setup.remarks], WIDTH))
+    return "\n".join(comment([f"{TITLES[setup.engine]} {setup.version}.", *setup.notes], WIDTH))
 
 
 def _flags(setup: Setup) -> str:

@@ -17,7 +17,7 @@ from paceline.export.rules import (
     check_sampling,
     check_vocabulary,
     draft_place,
-    fixed_limit,
+    fixed_draft_tokens,
     match_lengths,
     shortest_match,
     target_place,
@@ -60,13 +60,13 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
     target = target_place(plan, options, table.name)
     more: tuple[str, ...] = ()
     if options.ours:
-        config, more, remarks = _ours(plan, options, table, draft)
+        config, more, notes = _ours(plan, options, table, draft)
     else:
-        config, remarks = _own(plan, options, table, draft)
+        config, notes = _own(plan, options, table, draft)
     table.admit(config)
     _check_limit(config, table)
     if config["method"] in table.read["old_runner"]:
-        remarks += ("vLLM runs this method on its older model runner (V1), and says so.",)
+        notes += ("vLLM runs this method on its older model runner (V1), and says so.",)
     return Setup(
         engine=table.engine,
         version=table.version,
@@ -74,7 +74,7 @@ def setup(plan: PlanDocument, options: Options, table: Table, draft: Draft) -> S
         draft=None if options.ours else config.get("model"),
         arguments=("--speculative-config", json.dumps(config), *more),
         config=config,
-        remarks=(*remarks, undo("start vLLM without --speculative-config")),
+        notes=(*notes, undo("start vLLM without --speculative-config")),
     )
 
 
@@ -83,7 +83,7 @@ def plain(plan: PlanDocument, options: Options, table: Table) -> Setup:
         engine=table.engine,
         version=table.version,
         target=target_place(plan, options, table.name),
-        remarks=(NO_DRAFT,),
+        notes=(NO_DRAFT,),
     )
 
 
@@ -92,21 +92,21 @@ def _own(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """One of vLLM's own methods."""
     family = family_of(draft, options, table, _offered(table))
-    limit, remarks = _limit(plan, options, family.name)
+    max_draft_tokens, notes = _limit(plan, options, family.name)
     config, unchecked = _method(plan, options, table, draft, family.name)
-    remarks += unchecked
-    if limit is not None:
-        config["num_speculative_tokens"] = limit
+    notes += unchecked
+    if max_draft_tokens is not None:
+        config["num_speculative_tokens"] = max_draft_tokens
     if family.name == "ngram":
         least = shortest_match(draft)
         most = max(least, LONGEST_MATCH)
         config |= {"prompt_lookup_min": least, "prompt_lookup_max": most}
-        remarks += match_lengths(draft, f"vLLM is told to match from {least} to {most} tokens")
+        notes += match_lengths(draft, f"vLLM is told to match from {least} to {most} tokens")
     if family.name == "suffix":
-        remarks += ("vLLM needs the package arctic-inference for suffix drafts.",)
+        notes += ("vLLM needs the package arctic-inference for suffix drafts.",)
     config |= _parallel(options, config["method"])
     schedule, said = _schedule(plan, options, table, config["method"])
-    return config | schedule, (*family.remarks, *remarks, *said)
+    return config | schedule, (*family.notes, *notes, *said)
 
 
 def _method(
@@ -137,11 +137,12 @@ def _method(
 
 
 def _check_limit(config: Mapping[str, Any], table: Table) -> None:
-    most, limit = table.read.get("most_tokens"), config.get("num_speculative_tokens", 0)
-    if most is not None and limit > most:
+    most, max_draft_tokens = table.read.get("most_tokens"), config.get("num_speculative_tokens", 0)
+    if most is not None and max_draft_tokens > most:
         raise SettingError(
-            f"The limit is {limit}, and {table.name} verifies at most {most} drafted tokens.",
-            f"Give a smaller one with --limit, up to {most}.",
+            f"The limit is {max_draft_tokens}, and {table.name} verifies at most {most} "
+            f"drafted tokens.",
+            f"Give a smaller one with --max-draft-tokens, up to {most}.",
         )
 
 
@@ -153,9 +154,9 @@ def _offered(table: Table) -> set[str]:
 
 
 def _limit(plan: PlanDocument, options: Options, family: str) -> tuple[int | None, tuple[str, ...]]:
-    if family == "suffix" and plan.limit is None and options.limit is None:
+    if family == "suffix" and plan.max_draft_tokens is None and options.max_draft_tokens is None:
         return None, ("Suffix drafts choose each time how far to go; vLLM's own limit holds.",)
-    return fixed_limit(plan, options)
+    return fixed_draft_tokens(plan, options)
 
 
 def _ours(
@@ -168,7 +169,7 @@ def _ours(
     config = {
         "method": "custom_class",
         "model": PROPOSER,
-        "num_speculative_tokens": options.limit or plan.limit or MOST_OF_OURS,
+        "num_speculative_tokens": options.max_draft_tokens or plan.max_draft_tokens or MOST_OF_OURS,
     }
     said = [
         "Paceline must be installed beside vLLM: its proposer drafts, and its policy chooses each "
@@ -255,7 +256,7 @@ def _either(numbers: set[int]) -> str:
 def _schedule(
     plan: PlanDocument, options: Options, table: Table, method: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    if not plan.schedule or options.limit is not None:
+    if not plan.schedule or options.max_draft_tokens is not None:
         return {}, ()
     if method not in table.read["scheduled"]:
         return {}, (
@@ -264,7 +265,8 @@ def _schedule(
         )
     # The last entry holds for larger batches too, so an open end can stop anywhere.
     entries = [
-        [step.from_batch, step.to_batch or step.from_batch, step.limit] for step in plan.schedule
+        [step.from_batch, step.to_batch or step.from_batch, step.max_draft_tokens]
+        for step in plan.schedule
     ]
     said = (
         "vLLM drops the schedule by batch size, with a warning, under data parallelism.",

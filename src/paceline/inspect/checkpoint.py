@@ -38,7 +38,7 @@ class Problem:
     """
 
     fact: str
-    cure: str
+    hint: str
     fatal: bool = False
     stops: tuple[str, ...] = ()
 

@@ -120,10 +120,10 @@ def _vocabularies(checkpoint: Checkpoint, target: Checkpoint, same: bool | None)
         if trained:
             found.append(Problem(fact, "It was made for another target.", fatal=True))
         else:
-            cure = "Draft with it in Paceline, which pairs tokens by their bytes."
+            hint = "Draft with it in Paceline, which pairs tokens by their bytes."
             # transformers pairs tokens where the sizes differ, and takes equal ones for the same.
             alike = () if differ else ("transformers",)
-            found.append(Problem(fact, cure, stops=(*WHOLE, "llama-server", *alike)))
+            found.append(Problem(fact, hint, stops=(*WHOLE, "llama-server", *alike)))
     return found
 
 

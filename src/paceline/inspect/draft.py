@@ -32,9 +32,9 @@ class Draft:
     found: dict[str, Any] = field(default_factory=dict)
 
     def wrong(
-        self, fact: str, cure: str, *, fatal: bool = True, stops: tuple[str, ...] = ()
+        self, fact: str, hint: str, *, fatal: bool = True, stops: tuple[str, ...] = ()
     ) -> None:
-        self.files.wrong(fact, cure, fatal=fatal, stops=stops)
+        self.files.wrong(fact, hint, fatal=fatal, stops=stops)
 
     def numbers(self, value: object) -> tuple[int, ...]:
         """An entry that lists whole numbers; nothing if it lists anything else."""

@@ -40,9 +40,9 @@ class Files:
     problems: list[Problem] = field(default_factory=list)
 
     def wrong(
-        self, fact: str, cure: str, *, fatal: bool = True, stops: tuple[str, ...] = ()
+        self, fact: str, hint: str, *, fatal: bool = True, stops: tuple[str, ...] = ()
     ) -> None:
-        self.problems.append(Problem(fact, cure, fatal and not stops, stops))
+        self.problems.append(Problem(fact, hint, fatal and not stops, stops))
 
 
 def read_files(path: Path) -> Files:

@@ -159,8 +159,8 @@ def _sglang(checkpoint: Checkpoint, version: str) -> Loads:
         return _yes("NEXTN") if known else _no(f"SGLang knows no MTP layers of {name}.")
     if name not in engine_names.SGLANG[version]:
         wanted = {"eagle": "LlamaForCausalLMEagle", "eagle3": "LlamaForCausalLMEagle3"}.get(kind)
-        cure = f": name {wanted} in config.json if its layers are Llama's" if wanted else ""
-        return _no(f"SGLang {version} has no draft architecture {name}{cure}.")
+        hint = f": name {wanted} in config.json if its layers are Llama's" if wanted else ""
+        return _no(f"SGLang {version} has no draft architecture {name}{hint}.")
     if kind in ("dflash", "dflash2", "dspark") and checkpoint.map is not None:
         return _no(f"SGLang reads no map (d2t) of {KINDS[kind]}.")
     return _yes({"dflash2": "DFLASH"}.get(kind, kind.upper()))

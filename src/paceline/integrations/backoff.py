@@ -16,7 +16,7 @@ _FEW = 8  # with so few sequences, each new one is looked at
 
 
 @dataclass(slots=True)
-class Rest:
+class Backoff:
     """Counts what drafting takes and brings, and says when to leave it."""
 
     steps: int = 0
@@ -37,7 +37,7 @@ class Rest:
         if self.steps >= _WINDOW:
             self._judge()
 
-    def resting(self, *, sequences: int, begun: bool) -> bool:
+    def backs_off(self, *, sequences: int, begun: bool) -> bool:
         """Whether to leave this step alone.
 
         begun    a sequence has just begun

@@ -1,4 +1,4 @@
-"""The drafts that can serve another engine: what they offer is a chain, chosen outright, and takes
+"""The drafts that can serve another engine: what they offer is a chain, deterministic, and takes
 no forward."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def free_drafts(specs: Sequence[str]) -> dict[str, Draft]:
     for spec in specs:
         if is_model(spec):
             raise unknown_name("draft without a model", spec, plugins.names("draft"))
-        asked = any(not kind.takes and not kind.foreseeable for kind in kinds_of(spec))
+        asked = any(not kind.takes and not kind.previewable for kind in kinds_of(spec))
         if models_of(spec) or asked:
             raise _not_free(spec)
         draft = create_draft(spec, nothing)
@@ -33,7 +33,7 @@ def free_drafts(specs: Sequence[str]) -> dict[str, Draft]:
                 f"The draft {spec!r} remembers text from one request to the next.",
                 "Leave that option out: here nothing of a request's text outlives it.",
             )
-        if not draft.foreseeable or draft.branches:
+        if not draft.previewable or draft.branches:
             raise _not_free(spec)
         found[spec] = draft
     return found

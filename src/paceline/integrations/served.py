@@ -2,7 +2,7 @@
 
 The engine tells which tokens each sequence has come to, and how long its step took; it is given
 tokens to try. What it verifies, how it samples and when it stops is its own affair: a proposal that
-is chosen outright changes no law (docs/exactness.md), so whatever is offered here is safe.
+is deterministic changes no distribution (docs/exactness.md), so whatever is offered here is safe.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.drafts.base import Context, Draft, Judged
+from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.errors import SettingError
 from paceline.policy.acceptance import MOST
 from paceline.policy.adaptive import MeasuredPolicy, Source
@@ -21,7 +21,7 @@ from paceline.types import Array, Preview, Proposal, Request, Round
 
 if TYPE_CHECKING:
     from paceline.decode.stream import Stream
-    from paceline.sampling.rows import RowLaws
+    from paceline.sampling.rows import RowDistributions
 
 _NO_PROMPT = (0,)
 
@@ -31,15 +31,15 @@ class Served:
     """One sequence of another engine, as the policy sees a stream.
 
     history      its tokens, prompt and output
-    room         most tokens that a proposal may lead to
+    remaining_tokens         most tokens that a proposal may lead to
     proposed     what it was given to try last
     """
 
     drafts: Mapping[str, Draft]
     context: Context
-    room: int = MOST
+    remaining_tokens: int = MOST
     proposed: tuple[int, ...] = ()
-    limit: int = 0
+    max_draft_tokens: int = 0
     source: str | None = None
     rounds: list[Round] = field(default_factory=list)
     policy_notes: Any = None
@@ -54,13 +54,13 @@ class Served:
     def preview(self, name: str, most: int) -> Preview:
         return self.drafts[name].preview(self.context, most)
 
-    def behind(self, name: str) -> int:
-        return self.drafts[name].behind(self.context)
+    def pending_tokens(self, name: str) -> int:
+        return self.drafts[name].pending_tokens(self.context)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What `Judged.laws` shows of rows that aren't ours to judge."""
+    """What `VerifiedRound.distributions` shows of rows that aren't ours to judge."""
 
     logits: Array
 
@@ -68,8 +68,8 @@ class _Rows:
 class Server:
     """Drafts and policy over all sequences of one engine.
 
-    drafts    by name; they must be foreseeable: others need the target's forwards, or their own
-    limit     most tokens a proposal holds; the policy chooses up to it
+    drafts    by name; they must be previewable: others need the target's forwards, or their own
+    max_draft_tokens     most tokens a proposal holds; the policy chooses up to it
     costs     None learns them from the steps
 
     Nothing passes from one sequence to another but counts: what steps take, and how often matches
@@ -77,10 +77,14 @@ class Server:
     """
 
     def __init__(
-        self, drafts: Mapping[str, Draft], *, limit: int, costs: LearnedCosts | None = None
+        self,
+        drafts: Mapping[str, Draft],
+        *,
+        max_draft_tokens: int,
+        costs: LearnedCosts | None = None,
     ) -> None:
         for name, draft in drafts.items():
-            if not draft.foreseeable or draft.branches:
+            if not draft.previewable or draft.branches:
                 raise SettingError(
                     f"The draft {name!r} needs forwards, or offers trees; another engine takes "
                     "neither.",
@@ -89,10 +93,10 @@ class Server:
         self.drafts = dict(drafts)
         self.costs = LearnedCosts() if costs is None else costs
         sources = [
-            Source(name, foreseeable=True, weighs=draft.weighs, prior=draft.prior)
+            Source(name, previewable=True, weighs=draft.weighs, prior=draft.prior)
             for name, draft in drafts.items()
         ]
-        self.policy = MeasuredPolicy(self.costs, sources, most=limit)
+        self.policy = MeasuredPolicy(self.costs, sources, most=max_draft_tokens)
 
     def open(self) -> Served:
         """A sequence without tokens yet."""
@@ -113,15 +117,15 @@ class Server:
         for draft in self.drafts.values():
             draft.observe(served.context, tokens)
 
-    def look_back(self, served: Served, proposed: Sequence[int], logits: Array) -> None:
+    def observe_logits(self, served: Served, proposed: Sequence[int], logits: Array) -> None:
         """The target's raw rows, (1 + proposed, vocabulary): behind what is committed, and behind
         each token it was given to try there."""
         proposal = Proposal(tuple(proposed), served.source or "none")
-        laws = cast("RowLaws", _Rows(logits))
-        judged = Judged(proposal, (), served.history.tokens[-1], laws)
+        distributions = cast("RowDistributions", _Rows(logits))
+        verified = VerifiedRound(proposal, (), served.history.tokens[-1], distributions)
         for draft in self.drafts.values():
-            if draft.looks_back:
-                draft.look_back(served.context, judged)
+            if draft.observes_logits:
+                draft.observe_logits(served.context, verified)
 
     def record(
         self, served: Served, emitted: Sequence[int], *, batch: int, step_s: float, draft_s: float
@@ -143,7 +147,7 @@ class Server:
                 accepted=accepted,
                 emitted=len(emitted),
                 source=served.source,
-                limit=served.limit,
+                max_draft_tokens=served.max_draft_tokens,
                 width=len(proposed) + 1,
                 batch=batch,
                 context=len(served.history),
@@ -157,14 +161,16 @@ class Server:
     def propose(self, sequences: Sequence[Served]) -> list[tuple[int, ...]]:
         """What each is to try next; empty is plain decoding."""
         choices = self.policy(cast("Sequence[Stream]", sequences))
-        plain = self.costs.needs_plain(len(sequences))
+        baseline = self.costs.needs_baseline(len(sequences))
         found: list[tuple[int, ...]] = []
         for served, choice in zip(sequences, choices, strict=True):
             tokens: tuple[int, ...] = ()
-            if choice.source is not None and not plain:
-                [proposal] = self.drafts[choice.source].propose([served.context], [choice.limit])
+            if choice.source is not None and not baseline:
+                [proposal] = self.drafts[choice.source].propose(
+                    [served.context], [choice.max_draft_tokens]
+                )
                 tokens = proposal.tokens
-            served.proposed, served.limit = tokens, len(tokens)
+            served.proposed, served.max_draft_tokens = tokens, len(tokens)
             served.source = choice.source if tokens else None
             found.append(tokens)
         return found

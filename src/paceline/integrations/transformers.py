@@ -6,8 +6,8 @@
 
 The loop is transformers' assisted decoding, so that its logits processors, stopping criteria,
 streamers, outputs and caches are what they are there; ours is what it verifies, and how much of it.
-Tokens are chosen outright and matched against the model's own, so the output law stays the model's.
-Tested with transformers 5.23 and 5.24, whose `_assisted_decoding` it calls.
+Tokens are deterministic and matched against the model's own, so the output distribution stays the
+model's. Tested with transformers 5.23 and 5.24, whose `_assisted_decoding` it calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from paceline.decode.stats import Figures, figures
+from paceline.decode.stats import Stats, stats
 from paceline.drafts.base import Draft
 from paceline.errors import SettingError
 from paceline.integrations.free_drafts import free_drafts
@@ -35,13 +35,14 @@ DRAFTS = ("lookup", "recycle")
 
 
 def paceline_drafts(
-    draft: str | Sequence[str] = DRAFTS, *, limit: int | None = None, share: bool = False
+    draft: str | Sequence[str] = DRAFTS, *, max_draft_tokens: int | None = None, share: bool = False
 ) -> DraftedGenerate:
     """What `custom_generate=` of transformers' `generate` takes, to decode with our free drafts.
 
     draft    one or several of the drafts that need no forwards, as `-d` takes them: `lookup`,
              `recycle`, with options. The policy takes the better one of several
-    limit    None leaves it to the policy how many tokens are offered each round, none included, by
+    max_draft_tokens    None leaves it to the policy how many tokens are offered each round, none
+                        included, by
              how often such matches were right and what forwards of each width took. A number is
              always offered, as far as the first draft that has anything has so much
     share    let the policy begin each call with what it has counted in earlier ones; never text
@@ -50,25 +51,30 @@ def paceline_drafts(
     draft, one that can't draft here, and a limit out of range.
     """
     return DraftedGenerate(
-        free_drafts([draft] if isinstance(draft, str) else draft), limit=limit, share=share
+        free_drafts([draft] if isinstance(draft, str) else draft),
+        max_draft_tokens=max_draft_tokens,
+        share=share,
     )
 
 
 class DraftedGenerate:
     """A `custom_generate` of transformers; `paceline_drafts` makes it.
 
-    drafts     by name, `Draft.foreseeable` all
-    figures    of the last call that ended, failed ones included; None before. The forward that
+    drafts     by name, `Draft.previewable` all
+    stats    of the last call that ended, failed ones included; None before. The forward that
                reads the prompt emits the first token and is no round
     """
 
-    def __init__(self, drafts: dict[str, Draft], *, limit: int | None, share: bool) -> None:
-        if limit is not None and not 1 <= limit <= MOST:
+    def __init__(
+        self, drafts: dict[str, Draft], *, max_draft_tokens: int | None, share: bool
+    ) -> None:
+        if max_draft_tokens is not None and not 1 <= max_draft_tokens <= MOST:
             raise SettingError(
-                f"limit is {limit}.", f"It must be from 1 to {MOST}, or None for the policy."
+                f"limit is {max_draft_tokens}.",
+                f"It must be from 1 to {MOST}, or None for the policy.",
             )
-        self.drafts, self.limit, self.share = drafts, limit, share
-        self.figures: Figures | None = None
+        self.drafts, self.max_draft_tokens, self.share = drafts, max_draft_tokens, share
+        self.stats: Stats | None = None
         self._costs: WeakKeyDictionary[Any, LearnedCosts] = WeakKeyDictionary()
         self._servers: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -117,7 +123,7 @@ class DraftedGenerate:
             )
         finally:
             candidates.close()
-            self.figures = figures(candidates.rounds)
+            self.stats = stats(candidates.rounds)
 
     def candidates(
         self, model: Any, generation_config: Any, stopping_criteria: Any = ()
@@ -133,7 +139,7 @@ class DraftedGenerate:
         return DraftCandidates(
             self._server(model),
             max_length=generation_config.max_length,
-            limit=self.limit,
+            max_draft_tokens=self.max_draft_tokens,
             end_tokens=() if ends is None else ends.flatten().tolist(),
             vocabulary_size=getattr(model.config.get_text_config(decoder=True), "vocab_size", None),
             stopping_criteria=stopping_criteria,
@@ -146,7 +152,7 @@ class DraftedGenerate:
             server = self._servers.get(model)
             if server is None:
                 costs = self._costs.setdefault(model, LearnedCosts())
-                server = Server(self.drafts, limit=MOST, costs=costs)
+                server = Server(self.drafts, max_draft_tokens=MOST, costs=costs)
                 if self.share:
                     self._servers[model] = server
             return server

@@ -22,7 +22,7 @@ from transformers.generation.configuration_utils import (
 
 from paceline.errors import ModelError, SettingError
 
-_PLAIN = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
+_BASELINE = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 _OTHER_DRAFTS = (
     "prompt_lookup_num_tokens",
@@ -116,7 +116,7 @@ def _refuse_other_modes(
     if input_ids.shape[0] != 1:
         raise _one_sequence("the batch", input_ids.shape[0])
     mode = config.get_generation_mode()
-    if mode not in _PLAIN:
+    if mode not in _BASELINE:
         raise SettingError(
             f"The generation mode is {mode.value}, and drafts serve greedy decoding and sampling.",
             "Leave its settings or the drafts out.",

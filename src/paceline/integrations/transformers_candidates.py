@@ -30,7 +30,7 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
 
     server               drafts and policy
     max_length           of the whole sequence, prompt included (`GenerationConfig.max_length`)
-    limit                always offer so many; None leaves it to the policy
+    max_draft_tokens                always offer so many; None leaves it to the policy
     end_tokens           behind which nothing is drafted
     vocabulary_size      what the model can embed; a prompt may hold placeholders beyond it
     stopping_criteria    transformers asks them once a round. A draft ends before the token that
@@ -46,7 +46,7 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
         server: Server,
         *,
         max_length: int,
-        limit: int | None = None,
+        max_draft_tokens: int | None = None,
         end_tokens: Iterable[int] = (),
         vocabulary_size: int | None = None,
         stopping_criteria: Iterable[Any] = (),
@@ -56,7 +56,7 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
         criteria = list(stopping_criteria)
         lengths = [c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)]
         ends = [c.eos_token_id.flatten() for c in criteria if isinstance(c, EosTokenCriteria)]
-        self._server, self._limit = server, limit
+        self._server, self._limit = server, max_draft_tokens
         self._max_length = min([max_length, *lengths])
         self._ends = frozenset(end_tokens).union(*(each.tolist() for each in ends))
         self._vocabulary_size = vocabulary_size
@@ -76,7 +76,7 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
         self, input_ids: torch.LongTensor, **_: Any
     ) -> tuple[torch.LongTensor, torch.Tensor | None]:
         """The sequence, of shape (1, length), with drafted tokens behind it: shape (1, length + k),
-        k of 0 or more; and no logits, because all were chosen outright."""
+        k of 0 or more; and no logits, because all were deterministic."""
         started = perf_counter()
         drafted: tuple[int, ...] = ()
         with self._lock:
@@ -85,8 +85,8 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
             else:
                 drafted = self._propose(self._served, input_ids)
         if drafted:
-            behind = torch.tensor([drafted], dtype=input_ids.dtype, device=input_ids.device)
-            input_ids = torch.cat((input_ids, behind), dim=1)
+            pending_tokens = torch.tensor([drafted], dtype=input_ids.dtype, device=input_ids.device)
+            input_ids = torch.cat((input_ids, pending_tokens), dim=1)
         self._handed = perf_counter()
         self._draft_s = self._handed - started
         return input_ids, None
@@ -103,17 +103,17 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
         scores         shape (1, k + 1, vocabulary): the model's rows, processed
         num_matches    not needed: what was emitted says it
         """
-        judged = perf_counter()
+        verified = perf_counter()
         served = self._served
         assert served is not None
         emitted = input_ids[0, len(served.history) :].tolist()
         with self._lock:
             if len(served.history):
-                self._server.look_back(served, served.proposed, scores[0])
+                self._server.observe_logits(served, served.proposed, scores[0])
             if self._prompt_is_read:
-                draft_s = self._draft_s + perf_counter() - judged
+                draft_s = self._draft_s + perf_counter() - verified
                 self._server.record(
-                    served, emitted, batch=1, step_s=judged - self._handed, draft_s=draft_s
+                    served, emitted, batch=1, step_s=verified - self._handed, draft_s=draft_s
                 )
             self._server.commit(served, emitted)
         self._prompt_is_read = True
@@ -132,23 +132,27 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
 
     def _propose(self, served: Served, input_ids: torch.LongTensor) -> tuple[int, ...]:
         # A round emits one token more than it accepts.
-        served.room = self._max_length - len(served.history)
+        served.remaining_tokens = self._max_length - len(served.history)
         if self._limit is None:
             [drafted] = self._server.propose([served])
         else:
-            drafted = self._offer(served, min(self._limit, served.room - 1))
+            drafted = self._offer(served, min(self._limit, served.remaining_tokens - 1))
         count = self._count(input_ids, drafted)
         if count < len(drafted):
             drafted = served.proposed = drafted[:count]
         return drafted
 
-    def _offer(self, served: Served, limit: int) -> tuple[int, ...]:
-        """Up to `limit` tokens of the first draft that has any."""
-        served.proposed, served.limit, served.source = (), 0, None
-        for name, draft in self._server.drafts.items() if limit > 0 else ():
-            [proposal] = draft.propose([served.context], [limit])
+    def _offer(self, served: Served, max_draft_tokens: int) -> tuple[int, ...]:
+        """Up to `max_draft_tokens` tokens of the first draft that has any."""
+        served.proposed, served.max_draft_tokens, served.source = (), 0, None
+        for name, draft in self._server.drafts.items() if max_draft_tokens > 0 else ():
+            [proposal] = draft.propose([served.context], [max_draft_tokens])
             if proposal.tokens:
-                served.proposed, served.limit, served.source = proposal.tokens, limit, name
+                served.proposed, served.max_draft_tokens, served.source = (
+                    proposal.tokens,
+                    max_draft_tokens,
+                    name,
+                )
                 break
         return served.proposed
 
@@ -159,8 +163,8 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
             if token in self._ends or outside:
                 return count
         if self._criteria and drafted:
-            behind = torch.tensor([drafted], dtype=input_ids.dtype, device=input_ids.device)
-            whole = torch.cat((input_ids, behind), dim=1)
+            pending_tokens = torch.tensor([drafted], dtype=input_ids.dtype, device=input_ids.device)
+            whole = torch.cat((input_ids, pending_tokens), dim=1)
             for count in range(1, len(drafted) + 1):
                 if self._ends_at(whole[:, : input_ids.shape[1] + count]):
                     return count - 1

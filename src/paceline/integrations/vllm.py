@@ -3,9 +3,9 @@
     vllm serve MODEL --speculative-config '{"method": "custom_class",
         "model": "paceline.integrations.vllm.Proposer", "num_speculative_tokens": 15}'
 
-vLLM verifies as it always does. What is proposed is chosen outright, so the output law stays the
-target's; how far to draft is decided anew at each step, and where it doesn't pay nothing is.
-Written against vLLM 0.32 (`v1/spec_decode/custom_class_proposer.py`), whose V1 runner it needs.
+vLLM verifies as it always does. What is proposed is deterministic, so the output distribution
+stays the target's; how far to draft is decided anew at each step, and where it doesn't pay nothing
+is. Written against vLLM 0.32 (`v1/spec_decode/custom_class_proposer.py`), whose V1 runner it needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from paceline.drafts.base import Draft
 from paceline.drafts.recycle import RecycleDraft
 from paceline.errors import SettingError, unknown_name
-from paceline.integrations.backoff import Rest
+from paceline.integrations.backoff import Backoff
 from paceline.integrations.free_drafts import free_drafts
 from paceline.integrations.served import Served, Server
 
@@ -94,7 +94,7 @@ class Proposer:
         drafts = _drafts(_options(vllm_config))
         self._longest = int(vllm_config.model_config.max_model_len)
         self._server = Server(
-            drafts, limit=int(vllm_config.speculative_config.num_speculative_tokens)
+            drafts, max_draft_tokens=int(vllm_config.speculative_config.num_speculative_tokens)
         )
         self._rows: dict[int, list[_Row]] = {}  # all that are known, by length
         self._last: list[_Row | None] = []
@@ -102,7 +102,7 @@ class Proposer:
         self._ended = 0.0
         self._draft_s = 0.0
         self._logits: list[Any] = []  # of all calls since the last step
-        self._rest = Rest()
+        self._backoff = Backoff()
         self._lengths = np.zeros(0, np.int32)
         self._learners = [d for d in drafts.values() if isinstance(d, RecycleDraft)]
 
@@ -134,7 +134,7 @@ class Proposer:
         """
         started = perf_counter()
         self._step += 1
-        if self._rests(sampled_token_ids, num_tokens_no_spec):
+        if self._backs_off(sampled_token_ids, num_tokens_no_spec):
             return [[] for _ in sampled_token_ids]
         rows = [
             self._row(index, len(sampled), token_ids_cpu[index, : int(num_tokens_no_spec[index])])
@@ -144,7 +144,7 @@ class Proposer:
         ready = self._feed([row for row in rows if row is not None])
         proposals = self._server.propose([row.served for row in ready])
         self._remember(rows)
-        if self._rest.left:
+        if self._backoff.left:
             self._lengths = num_tokens_no_spec[: len(rows)].copy()
         offered = {id(row): tokens for row, tokens in zip(ready, proposals, strict=True)}
         answer = [list(offered.get(id(row), ())) for row in rows]
@@ -152,14 +152,14 @@ class Proposer:
         self._draft_s = self._ended - started
         return answer
 
-    def _rests(self, sampled: Sequence[Sequence[int]], lengths: np.ndarray) -> bool:
+    def _backs_off(self, sampled: Sequence[Sequence[int]], lengths: np.ndarray) -> bool:
         """Whether to leave this step alone; then all that is known of sequences is let go."""
-        if not self._rest.left:
+        if not self._backoff.left:
             return False
         rows, known = len(sampled), self._lengths
         begun = rows > len(known) or bool((lengths[:rows] < known[:rows]).any())
         self._lengths = lengths[:rows].copy()
-        if not self._rest.resting(sequences=rows, begun=begun):
+        if not self._backoff.backs_off(sequences=rows, begun=begun):
             return False
         self._last = []
         for row in chain.from_iterable(self._rows.values()):
@@ -227,17 +227,17 @@ class Proposer:
                 draft_s=self._draft_s / batch,
             )
         if same and asked:
-            self._rest.count(
+            self._backoff.count(
                 step_s=step_s,
                 draft_s=self._draft_s,
                 emitted=sum(row.emitted for row in asked),
                 accepted=sum(row.emitted - 1 for row in asked),
             )
         if self._learners:
-            self._look_back(rows, asked)
+            self._observe_logits(rows, asked)
             self._logits.clear()
 
-    def _look_back(self, rows: Sequence[_Row | None], asked: Sequence[_Row]) -> None:
+    def _observe_logits(self, rows: Sequence[_Row | None], asked: Sequence[_Row]) -> None:
         """Show the drafts a few of the target's rows: where it chose anew, and behind what it
         rejected. The others say what the text says by now."""
         calls = self._logits
@@ -268,7 +268,7 @@ class Proposer:
         ready = [row for row in rows if row.fed == row.length]
         for row in ready:
             row.asked = self._step
-            row.served.room = self._longest - row.length
+            row.served.remaining_tokens = self._longest - row.length
         return ready
 
     def _commit(self, row: _Row, end: int) -> int:

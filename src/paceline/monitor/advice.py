@@ -22,9 +22,9 @@ class Cost:
     rounds: float
     tokens: float
 
-    def at(self, limit: int) -> float:
+    def at(self, max_draft_tokens: int) -> float:
         """With a limit, if each drafted token costs the same. Limit 0 is a plain round."""
-        return 1 + (self.rounds - 1) * min(1.0, limit / self.tokens)
+        return 1 + (self.rounds - 1) * min(1.0, max_draft_tokens / self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ def advice(
         return None
     gains = what_limits_give(window, cost)
     present = max(gains, default=0)
-    best = max(gains, key=lambda limit: gains[limit], default=0)
+    best = max(gains, key=lambda max_draft_tokens: gains[max_draft_tokens], default=0)
     worth = 0 < best < present and gains[best] >= max(_WORTH * gains[present], _WORTH)
     if worth and words.lower is not None:
         return (
-            f"A limit of {best} would have given {gains[best]:.2f} times plain on what was "
+            f"A limit of {best} would have given {gains[best]:.2f} speedup on what was "
             f"accepted here, and {present} gave {gains[present]:.2f} (if a round's cost grows "
             f"evenly with its tokens): {words.lower.format(k=best)}."
         )
@@ -93,11 +93,12 @@ def what_limits_give(window: Window, cost: Cost | None) -> dict[int, float]:
     total, rounds = window.total, window.rounds
     if cost is None or not total.drafts or not rounds or not total.accepted_by_position:
         return {}
-    survival = [accepted / total.drafts for accepted in total.accepted_by_position]
+    acceptance = [accepted / total.drafts for accepted in total.accepted_by_position]
     undrafted = max(0.0, rounds / total.drafts - 1)
     return {
-        limit: (undrafted + 1 + sum(survival[:limit])) / (undrafted + cost.at(limit))
-        for limit in range(len(survival) + 1)
+        max_draft_tokens: (undrafted + 1 + sum(acceptance[:max_draft_tokens]))
+        / (undrafted + cost.at(max_draft_tokens))
+        for max_draft_tokens in range(len(acceptance) + 1)
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.errors import SettingError
 from paceline.monitor.dialects import STARTED, SUMS, Dialect, Names, dialect_of, says
-from paceline.monitor.prometheus import Page, Sample
+from paceline.monitor.prometheus import Metrics, Sample
 
 __all__ = ["Counters", "between", "dialect_of", "read_counters", "restarted", "says"]
 
@@ -151,7 +151,7 @@ _BY_POSITION = ("drafted_by_position", "accepted_by_position")
 
 
 def read_counters(
-    page: Page, model: str | None = None, labels: Mapping[str, str] | None = None
+    metrics: Metrics, model: str | None = None, labels: Mapping[str, str] | None = None
 ) -> Counters:
     """What a page says, summed over its series (engines, ranks, workers).
 
@@ -160,10 +160,10 @@ def read_counters(
 
     Raises SettingError if it has several models and not this one.
     """
-    dialect = dialect_of(page)
+    dialect = dialect_of(metrics)
     if dialect is None:
         return Counters()
-    look = _Look(page, dialect, {**(labels or {}), **_only(page, dialect, model)})
+    look = _Look(metrics, dialect, {**(labels or {}), **_only(metrics, dialect, model)})
     sums: dict[str, float | None] = {n: look.total(getattr(dialect, n)) for n in SUMS}
     drafted_there = look.by_position(dialect.drafted_by_position)
     accepted_there = look.by_position(dialect.accepted_by_position)
@@ -185,7 +185,7 @@ def read_counters(
             for ours, name in dialect.recent.items()
             if (value := look.mean((name,))) is not None
         },
-        started_s=page.total(STARTED),
+        started_s=metrics.total(STARTED),
     )
 
 
@@ -193,7 +193,7 @@ def read_counters(
 class _Look:
     """A page's series of one model, by any of a counter's names."""
 
-    page: Page
+    metrics: Metrics
     dialect: Dialect
     only: Mapping[str, str]
 
@@ -202,7 +202,7 @@ class _Look:
         nothing."""
         for name in names:
             for spelt in (name, name.removesuffix("_total")):
-                samples = self.page.named(spelt, **self.only)
+                samples = self.metrics.named(spelt, **self.only)
                 if finite := [one for one in samples if math.isfinite(one.value)]:
                     return finite
         return []
@@ -225,20 +225,20 @@ class _Look:
 
 
 def load_of(
-    page: Page, model: str | None = None, labels: Mapping[str, str] | None = None
+    metrics: Metrics, model: str | None = None, labels: Mapping[str, str] | None = None
 ) -> tuple[float | None, float | None]:
     """Requests at work and in the queue, at this moment."""
-    dialect = dialect_of(page)
+    dialect = dialect_of(metrics)
     if dialect is None:
         return None, None
-    look = _Look(page, dialect, {**(labels or {}), **_only(page, dialect, model)})
+    look = _Look(metrics, dialect, {**(labels or {}), **_only(metrics, dialect, model)})
     return look.total(dialect.running), look.total(dialect.waiting)
 
 
-def models_of(page: Page, model: str | None = None) -> set[str]:
+def models_of(metrics: Metrics, model: str | None = None) -> set[str]:
     """The models that a page counts for, by name; of several the chosen one."""
-    dialect = dialect_of(page)
-    names = set[str]() if dialect is None else page.values_of("model_name", dialect.prefixes)
+    dialect = dialect_of(metrics)
+    names = set[str]() if dialect is None else metrics.values_of("model_name", dialect.prefixes)
     return {model} if model in names else names
 
 
@@ -250,18 +250,18 @@ Series = Mapping[SeriesKey, float]
 
 
 def series_of(
-    page: Page, model: str | None = None, labels: Mapping[str, str] | None = None
+    metrics: Metrics, model: str | None = None, labels: Mapping[str, str] | None = None
 ) -> Series:
     """Each counter by itself: a sum over workers hides that one of them began anew."""
-    dialect = dialect_of(page)
+    dialect = dialect_of(metrics)
     if dialect is None:
         return {}
-    only = {**(labels or {}), **_only(page, dialect, model)}
+    only = {**(labels or {}), **_only(metrics, dialect, model)}
     names = {*dialect.counters, *(name.removesuffix("_total") for name in dialect.counters)}
-    found = [sample for name in names for sample in page.named(name, **only)]
+    found = [sample for name in names for sample in metrics.named(name, **only)]
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for sample in (*found, *page.named(STARTED))
+        for sample in (*found, *metrics.named(STARTED))
         if math.isfinite(sample.value)
     }
 
@@ -290,7 +290,7 @@ def _where(key: SeriesKey) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
-_TELLING = ("engine", "worker_id", "dp_rank", "page", "position", "token_position")
+_TELLING = ("engine", "worker_id", "dp_rank", "metrics", "position", "token_position")
 
 
 def _less(generated: float | None, firsts: float | None) -> float | None:
@@ -357,8 +357,8 @@ def _add(ours: tuple[float, ...], theirs: tuple[float, ...], sign: int) -> tuple
     )
 
 
-def _only(page: Page, dialect: Dialect, model: str | None) -> dict[str, str]:
-    names = page.values_of("model_name", dialect.prefixes)
+def _only(metrics: Metrics, dialect: Dialect, model: str | None) -> dict[str, str]:
+    names = metrics.values_of("model_name", dialect.prefixes)
     if len(names) < 2:
         return {}
     if model not in names:

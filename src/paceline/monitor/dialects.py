@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paceline.monitor.prometheus import Page
+from paceline.monitor.prometheus import Metrics
 
 Names = tuple[str, ...]
 """Of one counter: what it is called, and what other versions call it."""
@@ -190,9 +190,9 @@ WANTED = frozenset[str]().union(*(dialect.wanted for dialect in DIALECTS), {STAR
 """All names that any dialect reads: what `scrape` should keep of a page."""
 
 
-def dialect_of(page: Page) -> Dialect | None:
+def dialect_of(metrics: Metrics) -> Dialect | None:
     """Whose page it is, told by its names; None if it is nobody's we know."""
-    return next((d for d in DIALECTS if any(n.startswith(d.prefixes) for n in page.names)), None)
+    return next((d for d in DIALECTS if any(n.startswith(d.prefixes) for n in metrics.names)), None)
 
 
 def dialect_named(server: str | None) -> Dialect | None:

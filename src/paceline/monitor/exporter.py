@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
 
 GAUGES = {
-    "times_plain": "Time per token without drafts over that with them; above 1 they pay",
-    "times_plain_low": "Lower end of its 95 % interval",
-    "times_plain_high": "Upper end of its 95 % interval",
+    "speedup": "Time per token without drafts over that with them; above 1 they pay",
+    "speedup_low": "Lower end of its 95 % interval",
+    "speedup_high": "Upper end of its 95 % interval",
     "tokens_per_round": "Tokens per round over all rounds, bonus included",
     "tokens_per_drafted_round": "The same over rounds with a draft",
     "acceptance_rate": "Accepted over drafted tokens",
     "seconds_per_token": "Seconds between tokens of an answer, over those tokens",
-    "plain_seconds_per_token": "The same without drafts, where a baseline tells it",
+    "baseline_seconds_per_token": "The same without drafts, where a baseline tells it",
     "load": "Sequences decoded together",
     "window_end_timestamp_seconds": "When the last window ended, Unix time",
     "window_seconds": "How long it was",
@@ -102,16 +102,16 @@ class Exporter:
 
 def figures(window: Window, verdict: Verdict) -> dict[str, float | None]:
     """By the names of `GAUGES`."""
-    times, total = verdict.times_plain, window.total
+    times, total = verdict.speedup, window.total
     return {
-        "times_plain": None if times is None else times.value,
-        "times_plain_low": None if times is None else times.low,
-        "times_plain_high": None if times is None else times.high,
+        "speedup": None if times is None else times.value,
+        "speedup_low": None if times is None else times.low,
+        "speedup_high": None if times is None else times.high,
         "tokens_per_round": window.tokens_per_round,
         "tokens_per_drafted_round": total.tokens_per_drafted_round,
         "acceptance_rate": total.acceptance_rate,
         "seconds_per_token": total.s_per_token,
-        "plain_seconds_per_token": verdict.plain_s,
+        "baseline_seconds_per_token": verdict.baseline_s,
         "load": window.load,
         "window_end_timestamp_seconds": window.started + window.seconds,
         "window_seconds": window.seconds,

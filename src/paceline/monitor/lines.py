@@ -26,11 +26,11 @@ def block(window: Window, verdict: Verdict | None) -> str:
     if verdict is not None:
         lines += _line("why", verdict.why)
         lines += _line("change", [verdict.change] if verdict.change else [])
-        lines += _line("note", verdict.remarks)
+        lines += _line("note", verdict.notes)
     return "\n".join(lines)
 
 
-def notice(text: str) -> str:
+def warning(text: str) -> str:
     """What happened between windows."""
     clock = time.strftime("%H:%M:%S", time.localtime())
     return "\n".join(textwrap.wrap(f"{clock}  {text}", COLUMNS, subsequent_indent=" " * 10))
@@ -57,7 +57,7 @@ def document(window: Window, verdict: Verdict | None) -> dict[str, Any]:
         "acceptance_rate": total.acceptance_rate,
         "accepted_at": list(total.accepted_at),
         "ms_per_token": total.s_per_token and 1e3 * total.s_per_token,
-        "plain_ms_per_token": verdict and verdict.plain_s and 1e3 * verdict.plain_s,
+        "baseline_ms_per_token": verdict and verdict.baseline_s and 1e3 * verdict.baseline_s,
         "recent": dict(total.recent),
         "counters": total.as_json(),
         "verdict": verdict and verdict.as_json(),
@@ -65,10 +65,10 @@ def document(window: Window, verdict: Verdict | None) -> dict[str, Any]:
 
 
 def _title(verdict: Verdict) -> str:
-    times = verdict.times_plain
+    times = verdict.speedup
     if times is None:
         return verdict.state
-    return f"{verdict.state}: {times.value:.2f} times plain ({times.low:.2f} to {times.high:.2f})"
+    return f"{verdict.state}: {times.value:.2f} speedup ({times.low:.2f} to {times.high:.2f})"
 
 
 def _load(window: Window) -> list[str]:
@@ -118,8 +118,8 @@ def _times(window: Window, verdict: Verdict | None) -> list[str]:
     if window.total.s_per_token is None:
         return []
     text = f"{1e3 * window.total.s_per_token:.2f} ms a token"
-    if verdict is not None and verdict.plain_s:
-        text += f"; {1e3 * verdict.plain_s:.2f} without drafts"
+    if verdict is not None and verdict.baseline_s:
+        text += f"; {1e3 * verdict.baseline_s:.2f} without drafts"
     return [text + "."]
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from paceline.errors import EndpointError
 
 _MOST_BYTES = 16 * 2**20
-_CURE = "Give the address of a page of counters."
+_HINT = "Give the address of a page of counters."
 _NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 _LINE = re.compile(
     rf"[ \t\r]*(?:(?P<name>{_NAME})(?=[ \t{{])"  # a sample
@@ -29,7 +29,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Page:
+class Metrics:
     """A page's samples, in its order.
 
     others    names of samples that were on it and weren't read
@@ -81,7 +81,7 @@ class Page:
         }
 
 
-def parse_page(text: str, wanted: Collection[str] | None = None) -> Page:
+def parse_metrics(text: str, wanted: Collection[str] | None = None) -> Metrics:
     """Read a page. Raises ValueError where the text is no such page.
 
     wanted    samples of these names are read, and others only looked at: a page of thousands of
@@ -96,12 +96,12 @@ def parse_page(text: str, wanted: Collection[str] | None = None) -> Page:
 
     try:
         kept, others = (text, frozenset[str]()) if wanted is None else _kept(text, wanted)
-        page = Page(tuple(samples(kept)), others)
+        metrics = Metrics(tuple(samples(kept)), others)
     except (ValueError, KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"it isn't in Prometheus' text format ({error})") from None
-    if not page.names and text.strip():
+    if not metrics.names and text.strip():
         raise ValueError("it isn't in Prometheus' text format")
-    return page
+    return metrics
 
 
 def _kept(text: str, wanted: Collection[str]) -> tuple[str, frozenset[str]]:
@@ -134,7 +134,7 @@ def cut_off(text: str) -> str | None:
     return None
 
 
-class NoPage(EndpointError):
+class NoMetrics(EndpointError):
     """The server answers, and not with a page of counters."""
 
 
@@ -148,11 +148,11 @@ def scrape(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 10.0,
     wanted: Collection[str] | None = None,
-) -> Page:
+) -> Metrics:
     """Fetch a page and read it.
 
     headers    sent along, such as an authorisation
-    wanted     as `parse_page` takes it
+    wanted     as `parse_metrics` takes it
 
     Raises EndpointError if nobody answers there, NoPage if something else does, and CutOff for a
     page without its end.
@@ -176,17 +176,17 @@ def scrape(
             "Check the address, and that the server runs.",
         ) from None
     if answer.status_code != httpx.codes.OK:
-        raise NoPage(f"{url} answers {answer.status_code}.", _CURE)
+        raise NoMetrics(f"{url} answers {answer.status_code}.", _HINT)
     if len(answer.content) > _MOST_BYTES:
-        raise NoPage(f"{url} is {len(answer.content)} bytes long.", _CURE)
+        raise NoMetrics(f"{url} is {len(answer.content)} bytes long.", _HINT)
     text = answer.text
     missing = cut_off(text)
     try:
-        page = parse_page(text if missing is None else text[: text.rfind("\n") + 1], wanted)
+        metrics = parse_metrics(text if missing is None else text[: text.rfind("\n") + 1], wanted)
     except ValueError as error:
-        raise NoPage(f"{url} is no page of counters: {error}.", _CURE) from None
+        raise NoMetrics(f"{url} is no page of counters: {error}.", _HINT) from None
     if missing is None:
-        return page
-    if not page.names:
-        raise NoPage(f"{url} is no page of counters.", _CURE)
+        return metrics
+    if not metrics.names:
+        raise NoMetrics(f"{url} is no page of counters.", _HINT)
     raise CutOff(f"{url} is cut off: {missing}.", "Ask again, without what cuts it.")

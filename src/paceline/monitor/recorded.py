@@ -37,7 +37,7 @@ class Recorded:
         """Raises DataError for what is no header, or one of another version."""
         document = _parsed(line)
         if not isinstance(document, dict) or document.get("kind") != KIND:
-            raise DataError(f"{path} is no file of recorded windows.", _MAKE)
+            raise DataError(f"{path} is not a file of recorded windows.", _MAKE)
         version = document.get("version")
         if version != VERSION:
             raise DataError(

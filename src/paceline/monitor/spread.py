@@ -83,7 +83,7 @@ def of_quotient(over: Sums, under: Sums, *, together: bool) -> Interval:
 def _variance(errors: np.ndarray, filled: int) -> tuple[float, float]:
     """Variance of the sum of errors, and its degrees of freedom. Parts that follow each other hold
     the same answers; so parts are also taken two by two, three by three, and the widest counts
-    (batch means; Law, Simulation Modeling and Analysis, §9.5)."""
+    (batch means; Distribution, Simulation Modeling and Analysis, §9.5)."""
     found = []
     for size in range(1, max(1, filled // LEAST_PARTS) + 1):
         groups = np.add.reduceat(errors, np.arange(0, len(errors), size))

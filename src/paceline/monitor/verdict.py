@@ -36,22 +36,22 @@ class Verdict:
     """What came of a window.
 
     state          one of `STATES`
-    times_plain    time per token without drafts over that with them; with a plan, tokens per
+    speedup    time per token without drafts over that with them; with a plan, tokens per
                    drafted round over those that break even. None if unknown
     basis          "baseline" or "plan": what it was judged by; None if by nothing
     why            the arithmetic, a sentence each
     change         the setting to change; None if none
-    remarks        what makes the verdict mean less, and where acceptance isn't the plan's
-    plain_s        seconds per token without drafts, where they are measured
+    notes        what makes the verdict mean less, and where acceptance isn't the plan's
+    baseline_s        seconds per token without drafts, where they are measured
     """
 
     state: str
     why: tuple[str, ...]
-    times_plain: Interval | None = None
+    speedup: Interval | None = None
     basis: str | None = None
     change: str | None = None
-    remarks: tuple[str, ...] = ()
-    plain_s: float | None = None
+    notes: tuple[str, ...] = ()
+    baseline_s: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,7 +69,7 @@ def judge(
     baseline    windows of the same server without drafts
     together    they are one, of a twin that was read at the same moments
     """
-    remarks = () if plan is None else _beside_plan(window, plan)
+    notes = () if plan is None else _beside_plan(window, plan)
     if baseline:
         found = _by_baseline(window, baseline, together)
     elif plan is not None:
@@ -80,7 +80,7 @@ def judge(
             "server (or a recorded file) without drafts."
         )
     found = _without_drafts(window, found)
-    return replace(found, remarks=(*found.remarks, *remarks))
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def _without_drafts(window: Window, found: Verdict) -> Verdict:
@@ -90,10 +90,10 @@ def _without_drafts(window: Window, found: Verdict) -> Verdict:
     if drafted or not window.tokens:
         return found
     counted = "No token was drafted" if drafted == 0 else "The page counts no drafts"
-    remark = f"{counted} in this window: check that drafts are on."
+    note = f"{counted} in this window: check that drafts are on."
     if found.state == EVEN or (found.state == PAYING and drafted == 0):
-        return replace(found, state=UNKNOWN, why=(*found.why, remark), change=None)
-    return replace(found, remarks=(*found.remarks, remark))
+        return replace(found, state=UNKNOWN, why=(*found.why, note), change=None)
+    return replace(found, notes=(*found.notes, note))
 
 
 def _drafted(window: Window) -> float | None:
@@ -102,10 +102,10 @@ def _drafted(window: Window) -> float | None:
     return next((n for n in (total.drafts, total.steps, total.drafted) if n is not None), None)
 
 
-def state_of(times_plain: Interval) -> str:
+def state_of(speedup: Interval) -> str:
     """Paying or losing if the whole interval and 2 % say so, breaking even if it is narrow and
     holds 1 (or is that close to it), otherwise unknown."""
-    value, low, high = times_plain.value, times_plain.low, times_plain.high
+    value, low, high = speedup.value, speedup.low, speedup.high
     if low > 1 and value >= 1 + MARGIN:
         return PAYING
     if high < 1 and value <= 1 - MARGIN:
@@ -130,17 +130,17 @@ def _by_baseline(window: Window, baseline: Sequence[Window], together: bool) -> 
             f"{_at(window.load)} here, and {spread if loads else 'an unknown number'} without "
             "drafts: time per token at another load is no comparison."
         )
-    plain = alike[0] if len(alike) == 1 else _pooled(alike)
-    if fault := _too_little(plain, "without drafts at a load like this"):
+    undrafted = alike[0] if len(alike) == 1 else _pooled(alike)
+    if fault := _too_little(undrafted, "without drafts at a load like this"):
         return _unknown(fault)
-    times = of_quotient(plain.time, window.time, together=together)
-    with_s, plain_s = window.time.ratio, plain.time.ratio
+    times = of_quotient(undrafted.time, window.time, together=together)
+    with_s, baseline_s = window.time.ratio, undrafted.time.ratio
     state = state_of(times)
     why = [
-        f"{1e3 * plain_s:.2f} ms a token without drafts over {1e3 * with_s:.2f} with them = "
+        f"{1e3 * baseline_s:.2f} ms a token without drafts over {1e3 * with_s:.2f} with them = "
         f"{times.value:.2f} ({times.low:.2f} to {times.high:.2f})."
     ]
-    cost = _cost(window, plain_s)
+    cost = _cost(window, baseline_s)
     if cost is not None and window.total.tokens_per_drafted_round is not None:
         why.append(
             f"A drafted round gives {window.total.tokens_per_drafted_round:.2f} tokens and takes "
@@ -148,9 +148,9 @@ def _by_baseline(window: Window, baseline: Sequence[Window], together: bool) -> 
         )
     if state == UNKNOWN:
         why.append("That is too wide to say: a longer --window has more tokens.")
-    remarks = () if window.load and plain.load else ("No load is told, so none was compared.",)
+    notes = () if window.load and undrafted.load else ("No load is told, so none was compared.",)
     change = advice(window, state, cost)
-    return Verdict(state, tuple(why), times, "baseline", change, remarks, plain_s)
+    return Verdict(state, tuple(why), times, "baseline", change, notes, baseline_s)
 
 
 def _too_little(window: Window, where: str) -> str | None:
@@ -204,14 +204,14 @@ def _pooled(windows: Sequence[Window]) -> Window:
     return replace(windows[0], total=total, parts=parts)
 
 
-def _cost(window: Window, plain_s: float) -> Cost | None:
+def _cost(window: Window, baseline_s: float) -> Cost | None:
     """What a drafted round takes, in plain rounds of one token. Rounds without a draft are taken
     to cost what plain ones do."""
     total, rounds = window.total, window.rounds
     if not total.drafts or not total.drafted or not rounds or total.timed_s is None:
         return None
-    plain_rounds = rounds - total.drafts
-    taken = (total.timed_s / plain_s - plain_rounds) / total.drafts
+    baseline_rounds = rounds - total.drafts
+    taken = (total.timed_s / baseline_s - baseline_rounds) / total.drafts
     return None if taken <= 0 else Cost(taken, total.drafted / total.drafts)
 
 
@@ -242,12 +242,12 @@ def _by_plan(window: Window, plan: PlanDocument) -> Verdict:
     sign = {PAYING: "more than", LOSING: "less than"}.get(state, "beside")
     why = [
         f"{tokens.value:.2f} tokens a drafted round ({tokens.low:.2f} to {tokens.high:.2f}), "
-        f"{sign} the {needed:.2f} that break even: {times.value:.2f} times plain in such rounds."
+        f"{sign} the {needed:.2f} that break even: {times.value:.2f} speedup in such rounds."
     ]
     if state == UNKNOWN:
         why.append("That is too wide to say: a longer --window has more rounds.")
     load = window.load
-    remarks = ["The plan's break-even holds for one sequence at a time, on the plan's machine."]
+    notes = ["The plan's break-even holds for one sequence at a time, on the plan's machine."]
     if load is None and state in (PAYING, EVEN):
         why.append("No load is told, and with more at once a drafted round costs more plain ones.")
         state = UNKNOWN
@@ -260,23 +260,23 @@ def _by_plan(window: Window, plan: PlanDocument) -> Verdict:
             )
             state = UNKNOWN
         else:
-            remarks.append(f"{at}, where a drafted round costs still more.")
-    rows, total = plan.mean_limit or plan.limit, window.total
+            notes.append(f"{at}, where a drafted round costs still more.")
+    rows, total = plan.mean_draft_tokens or plan.max_draft_tokens, window.total
     cost = Cost(needed, rows) if rows else None
     if rows and total.drafts and total.drafted is not None:
         here = total.drafted / total.drafts
         if max(here, rows) > ALIKE * min(here, rows):
-            remarks.append(
+            notes.append(
                 f"A drafted round has {here:.1f} tokens here and {rows:.1f} in the plan, so that "
                 f"it costs {'less' if here < rows else 'more'} than the plan says."
             )
     return Verdict(
-        state, tuple(why), times, "plan", advice(window, state, cost, plan), tuple(remarks)
+        state, tuple(why), times, "plan", advice(window, state, cost, plan), tuple(notes)
     )
 
 
 def _beside_plan(window: Window, plan: PlanDocument) -> tuple[str, ...]:
-    """Where the window's survival isn't the plan's, by more than three standard errors."""
+    """Where the window's acceptance isn't the plan's, by more than three standard errors."""
     total, expected = window.total, plan.expected.acceptance_at
     seen = total.accepted_at
     if not total.drafts or total.drafts < LEAST_ROUNDS or not expected or not seen:

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit, urlunsplit
 from paceline.errors import EndpointError, SettingError
 from paceline.monitor.counters import dialect_of
 from paceline.monitor.dialects import DIALECTS, STARTED, WANTED, dialect_named
-from paceline.monitor.prometheus import CutOff, NoPage, Page, scrape
+from paceline.monitor.prometheus import CutOff, Metrics, NoMetrics, scrape
 from paceline.monitor.spread import LEAST_PARTS
-from paceline.monitor.window import Reading, Window, break_between, reading_of, window_of
+from paceline.monitor.window import Scrape, Window, break_between, reading_of, window_of
 
-_PAGES = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whose first is JSON
+_METRICS = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whose first is JSON
 
 
 @dataclass(frozen=True)
@@ -34,30 +34,30 @@ class Source:
     labels: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 10.0
 
-    def read(self) -> Reading:
+    def read(self) -> Scrape:
         """Raises EndpointError for a page that can't be had, is cut off, or is of no server known,
         and SettingError for one of several models where none was chosen."""
         started = time.monotonic()
         with ThreadPoolExecutor(len(self.pages)) as pool:
-            pages = list(pool.map(self._page, self.pages))
+            pages = list(pool.map(self._metrics, self.pages))
         half = (time.monotonic() - started) / 2
         return reading_of(pages, started + half, time.time() - half, self.model, self.labels)
 
-    def check(self) -> Reading:
+    def check(self) -> Scrape:
         """A first reading. Raises SettingError also for a model or a label that no page has: later
         they may be missing for a while, as after a restart."""
         for url in self.pages:
-            page = self._page(url)
-            dialect = dialect_of(page)
+            metrics = self._metrics(url)
+            dialect = dialect_of(metrics)
             prefixes = () if dialect is None else dialect.prefixes
-            models = page.values_of("model_name", prefixes)
+            models = metrics.values_of("model_name", prefixes)
             if self.model is not None and self.model not in models:
                 told = ", ".join(sorted(models)) or "none by name"
                 raise SettingError(
                     f"{url} counts for {told}, not for {self.model}.", "Name one, or none."
                 )
             for label, value in self.labels.items():
-                values = page.values_of(label, prefixes)
+                values = metrics.values_of(label, prefixes)
                 if value not in values:
                     told = ", ".join(sorted(values)) or "is on none"
                     raise SettingError(
@@ -66,14 +66,14 @@ class Source:
                     )
         return self.read()
 
-    def _page(self, url: str) -> Page:
-        page = scrape(url, headers=self.headers, timeout_s=self.timeout_s, wanted=WANTED)
-        if dialect_of(page) is None:
-            raise _unknown_server(url, page)
-        return page
+    def _metrics(self, url: str) -> Metrics:
+        metrics = scrape(url, headers=self.headers, timeout_s=self.timeout_s, wanted=WANTED)
+        if dialect_of(metrics) is None:
+            raise _unknown_server(url, metrics)
+        return metrics
 
 
-def find_pages(
+def find_metrics(
     urls: Sequence[str], *, headers: Mapping[str, str] | None = None, timeout_s: float = 10.0
 ) -> tuple[str, ...]:
     """Each server's page of counters: what was named if that has a path, else where servers have
@@ -91,13 +91,13 @@ def _find(url: str, headers: Mapping[str, str], timeout_s: float) -> str:
     if path not in ("", "/v1"):
         return urlunsplit((*root, path, parts.query, ""))
     first: EndpointError | None = None
-    for page in (urlunsplit((*root, one, "", "")) for one in _PAGES):
+    for metrics in (urlunsplit((*root, one, "", "")) for one in _METRICS):
         try:
-            scrape(page, headers=headers, timeout_s=timeout_s, wanted=WANTED)
-        except NoPage as error:
+            scrape(metrics, headers=headers, timeout_s=timeout_s, wanted=WANTED)
+        except NoMetrics as error:
             first = first or error
         else:
-            return page
+            return metrics
     assert first is not None
     hints = " ".join(f"{name}: {hint}." for name, hint in _HINTS.items())
     raise EndpointError(first.fact, f"Give the page's whole address, or turn it on. {hints}")
@@ -111,9 +111,9 @@ _HINTS = {
 }
 
 
-def _unknown_server(url: str, page: Page) -> EndpointError:
+def _unknown_server(url: str, metrics: Metrics) -> EndpointError:
     """The error for a page whose names are of nobody we know."""
-    names = sorted(name for name in page.names if name != STARTED)[:3]
+    names = sorted(name for name in metrics.names if name != STARTED)[:3]
     known = ", ".join(dialect.server for dialect in DIALECTS)
     return EndpointError(
         f"{url} is the page of no server that Paceline knows; it has {', '.join(names) or 'none'} "
@@ -137,7 +137,7 @@ Watched = Seen | str
 def watch(
     source: Source,
     *,
-    twin: Source | None = None,
+    control: Source | None = None,
     window_s: float,
     interval_s: float,
     patience_s: float = math.inf,
@@ -145,7 +145,7 @@ def watch(
 ) -> Iterator[Watched]:
     """Windows, one after another without a gap, until `stop` is set or patience ends.
 
-    twin         the same server without drafts, read at the same moments
+    control         the same server without drafts, read at the same moments
     window_s     least seconds of a window
     interval_s   between two readings; a window has window_s / interval_s of them, and its spread
                  is seen by them
@@ -156,7 +156,7 @@ def watch(
     succeed: raises EndpointError or SettingError.
     """
     stop = stop or threading.Event()
-    sources = (source,) if twin is None else (source, twin)
+    sources = (source,) if control is None else (source, control)
     watched = _Watched(sources, [one.read() for one in sources])
     yield from watched.missing()
     due = closed = time.monotonic()
@@ -176,23 +176,23 @@ def watch(
 class _Watched:
     """Readings of the window that is open, of a server and perhaps its twin."""
 
-    def __init__(self, sources: Sequence[Source], first: Sequence[Reading]) -> None:
+    def __init__(self, sources: Sequence[Source], first: Sequence[Scrape]) -> None:
         self.sources = sources
-        self.readings = [[one] for one in first]
+        self.scrapes = [[one] for one in first]
         self.known = [set(one.series) for one in first]
         self.silent = False
 
     @property
     def seconds(self) -> float:
-        return self.readings[0][-1].at_s - self.readings[0][0].at_s
+        return self.scrapes[0][-1].at_s - self.scrapes[0][0].at_s
 
     @property
     def parts(self) -> int:
-        return len(self.readings[0]) - 1
+        return len(self.scrapes[0]) - 1
 
     def missing(self) -> Iterator[str]:
         """What the first page lacks."""
-        counters = self.readings[0][0].counters
+        counters = self.scrapes[0][0].counters
         dialect = dialect_named(counters.server)
         if not counters.has_drafts and dialect is not None:
             yield f"{self.sources[0].pages[0]} counts no drafts. {dialect.turn_on}"
@@ -215,7 +215,7 @@ class _Watched:
         breaks = [
             f"{whose}{reason}"
             for whose, old, new, known in zip(
-                ("", "of the baseline, "), self.readings, found, self.known, strict=False
+                ("", "of the baseline, "), self.scrapes, found, self.known, strict=False
             )
             if (reason := break_between(old[-1], new, known)) is not None
         ]
@@ -223,12 +223,12 @@ class _Watched:
             known |= one.series.keys()
         if breaks:
             yield f"Counts can't be compared: {breaks[0]}. The window is dropped."
-            self.readings = [[one] for one in found]
+            self.scrapes = [[one] for one in found]
             return
-        for readings, one in zip(self.readings, found, strict=True):
-            readings.append(one)
+        for scrapes, one in zip(self.scrapes, found, strict=True):
+            scrapes.append(one)
 
     def close(self) -> Seen:
-        windows = [window_of(readings) for readings in self.readings]
-        self.readings = [readings[-1:] for readings in self.readings]
+        windows = [window_of(scrapes) for scrapes in self.scrapes]
+        self.scrapes = [scrapes[-1:] for scrapes in self.scrapes]
         return Seen(windows[0], windows[1] if len(windows) > 1 else None)

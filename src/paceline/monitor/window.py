@@ -23,12 +23,12 @@ from paceline.monitor.counters import (
     restarted,
     series_of,
 )
-from paceline.monitor.prometheus import Page
+from paceline.monitor.prometheus import Metrics
 from paceline.monitor.spread import LEAST_PARTS, Interval, Sums, of_ratio, t
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Scrape:
     """A page, or the pages of a deployment's workers, at one moment.
 
     at_s       by a clock that never goes back
@@ -48,35 +48,35 @@ class Reading:
 
 
 def reading_of(
-    pages: Sequence[Page],
+    pages: Sequence[Metrics],
     at_s: float,
     clock_s: float,
     model: str | None = None,
     labels: Mapping[str, str] | None = None,
-) -> Reading:
+) -> Scrape:
     """Several pages are several workers: their counters add up. Raises SettingError for pages of
     different servers, and as `read_counters` does."""
     whole: Counters | None = None
     workers, models = 0, set[str]()
     series: dict[SeriesKey, float] = {}
     loads: list[tuple[float | None, float | None]] = []
-    for place, page in enumerate(pages):
-        counters = read_counters(page, model, labels)
+    for place, metrics in enumerate(pages):
+        counters = read_counters(metrics, model, labels)
         if whole is not None and counters.server != whole.server:
             raise SettingError(
                 f"One page is of {whole.server}, another of {counters.server}.",
                 "Watch one deployment at a time.",
             )
         whole = counters if whole is None else whole + counters
-        apart = (("page", str(place)),) if len(pages) > 1 else ()
-        each = series_of(page, model, labels)
+        apart = (("metrics", str(place)),) if len(pages) > 1 else ()
+        each = series_of(metrics, model, labels)
         series |= {(name, (*apart, *which)): v for (name, which), v in each.items()}
-        loads.append(load_of(page, model, labels))
+        loads.append(load_of(metrics, model, labels))
         workers += len({value for key in each for name, value in key[1] if name == _WORKER}) or 1
-        models |= models_of(page, model)
+        models |= models_of(metrics, model)
     assert whole is not None, "no page"
     running, waiting = (_sum(side) for side in zip(*loads, strict=True))
-    return Reading(
+    return Scrape(
         at_s,
         clock_s,
         replace(whole, started_s=None),
@@ -180,13 +180,13 @@ class Window:
 
     def of_counts(self) -> Interval | None:
         """The same by the counts alone, as if rounds were independent: what is accepted in a round
-        has mean Σ s and second moment Σ (2i − 1) s over positions i with survival s."""
+        has mean Σ s and second moment Σ (2i − 1) s over positions i with acceptance s."""
         total = self.total
-        survival = [n / total.drafts for n in total.accepted_by_position] if total.drafts else []
-        if not survival or not total.drafts:
+        acceptance = [n / total.drafts for n in total.accepted_by_position] if total.drafts else []
+        if not acceptance or not total.drafts:
             return None
-        mean = sum(survival)
-        variance = sum((2 * i - 1) * s for i, s in enumerate(survival, 1)) - mean**2
+        mean = sum(acceptance)
+        variance = sum((2 * i - 1) * s for i, s in enumerate(acceptance, 1)) - mean**2
         half = t(total.drafts) * max(0.0, variance / total.drafts) ** 0.5
         return Interval(1 + mean, max(1.0, 1 + mean - half), 1 + mean + half)
 
@@ -232,7 +232,7 @@ def window_from_json(document: Mapping[str, Any]) -> Window:
     )
 
 
-def break_between(before: Reading, after: Reading, known: Collection[SeriesKey] = ()) -> str | None:
+def break_between(before: Scrape, after: Scrape, known: Collection[SeriesKey] = ()) -> str | None:
     """Why nothing can be said of the time between two readings; None if all is well.
 
     known    series of any reading so far. One that comes back was only missing from a page, and
@@ -248,14 +248,14 @@ def break_between(before: Reading, after: Reading, known: Collection[SeriesKey] 
     return "they went back" if restarted(before.counters, after.counters) else None
 
 
-def window_of(readings: Sequence[Reading]) -> Window:
+def window_of(scrapes: Sequence[Scrape]) -> Window:
     """From two readings or more, with no break between them."""
     parts = tuple(
         part
-        for before, after in pairwise(readings)
+        for before, after in pairwise(scrapes)
         if (part := between(before.counters, after.counters)) is not None
     )
-    first, last = readings[0], readings[-1]
+    first, last = scrapes[0], scrapes[-1]
     total = between(first.counters, last.counters)
     assert total is not None, "a break within a window"
     return Window(
@@ -263,8 +263,8 @@ def window_of(readings: Sequence[Reading]) -> Window:
         seconds=last.at_s - first.at_s,
         total=total,
         parts=parts,
-        running=_mean([one.running for one in readings]),
-        waiting=_mean([one.waiting for one in readings]),
+        running=_mean([one.running for one in scrapes]),
+        waiting=_mean([one.waiting for one in scrapes]),
         workers=last.workers,
     )
 

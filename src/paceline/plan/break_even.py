@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.errors import DataError, SettingError
-from paceline.policy.acceptance import MOST, Shared, Survival
+from paceline.policy.acceptance import MOST, Acceptance, Shared
 from paceline.policy.adaptive import Source
 from paceline.policy.break_even import (
-    LEAST_HOPE,
+    LEAST_SPEEDUP_BOUND,
     Prices,
-    best_hope,
-    best_limit,
+    best_draft_tokens,
+    best_speedup_bound,
     break_even_acceptance,
     check_acceptance,
     expected_tokens,
@@ -35,12 +35,12 @@ _LIMITS = (1, 2, 3, 4, 8, 15)
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """What to do in one case: the limit with the most tokens per second, and its times plain; 0
+    """What to do in one case: the limit with the most tokens per second, and its speedup; 0
     and 1.0 where no limit beats plain decoding."""
 
     case: str
-    limit: int
-    times_plain: float
+    max_draft_tokens: int
+    speedup: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class DraftPlan:
     source        where its costs come from
     priced        r(w), draft cost and overhead, over T(1)
     least         the limit that pays soonest, and the acceptance from which it does; None: never
-    hope          times plain of a draft that is always right, at its best limit
+    speedup_bound          speedup of a draft that is always right, at its best limit
     best          for each acceptance, the best limit
-    matches       for each length of match, the best limit by the survival that is assumed before
-                  anything was counted; only of a foreseeable draft
+    matches       for each length of match, the best limit by the acceptance that is assumed before
+                  anything was counted; only of a previewable draft
     break_even    by limit, the acceptance from which it pays; None: never
     """
 
@@ -66,7 +66,7 @@ class DraftPlan:
     source: str
     priced: Prices
     least: tuple[int, float] | None
-    hope: float
+    speedup_bound: float
     best: dict[float, Best]
     matches: tuple[Best, ...]
     break_even: dict[int, float | None]
@@ -74,14 +74,19 @@ class DraftPlan:
     @property
     def can_pay(self) -> bool:
         """Whether the policy would ever ask it."""
-        return self.least is not None and self.hope >= LEAST_HOPE
+        return self.least is not None and self.speedup_bound >= LEAST_SPEEDUP_BOUND
 
-    def times_plain(self, acceptance: float) -> list[float]:
+    def speedup(self, acceptance: float) -> list[float]:
         """Times plain of limits 0, 1, 2, …, as far as widths were measured."""
         costs = {"draft_cost": self.priced.draft_cost, "overhead": self.priced.overhead}
         return [1.0] + [
-            speed_up(expected_tokens(acceptance, limit), limit, self.priced.r, **costs)
-            for limit in range(1, self.priced.most + 1)
+            speed_up(
+                expected_tokens(acceptance, max_draft_tokens),
+                max_draft_tokens,
+                self.priced.r,
+                **costs,
+            )
+            for max_draft_tokens in range(1, self.priced.most + 1)
         ]
 
 
@@ -131,18 +136,19 @@ def _draft_plan(costs: Costs, source: Source, acceptances: Sequence[float]) -> D
         source="" if source.costs is None else source.costs.source,
         priced=priced,
         least=least_acceptance(priced.r, most=priced.most, **terms),
-        hope=best_hope(priced)[1],
+        speedup_bound=best_speedup_bound(priced)[1],
         best={
             acceptance: Best(
-                f"{acceptance:g}", *best_limit(acceptance, priced.r, most=priced.most, **terms)
+                f"{acceptance:g}",
+                *best_draft_tokens(acceptance, priced.r, most=priced.most, **terms),
             )
             for acceptance in acceptances
         },
         matches=tuple(_matches(priced)) if source.weighs and source.prior is None else (),
         break_even={
-            limit: break_even_acceptance(limit, priced.r, **terms)
-            for limit in _LIMITS
-            if limit <= priced.most
+            max_draft_tokens: break_even_acceptance(max_draft_tokens, priced.r, **terms)
+            for max_draft_tokens in _LIMITS
+            if max_draft_tokens <= priced.most
         },
     )
 
@@ -153,11 +159,11 @@ def _title(source: Source) -> str:
 
 
 def _matches(priced: Prices) -> Iterable[Best]:
-    """The best limit by length of match: survival is the mean over the lengths of that name."""
-    known = Survival(Shared(weighs=True))
+    """The best limit by length of match: acceptance is the mean over the lengths of that name."""
+    known = Acceptance(Shared(weighs=True))
     for name, low, high in MATCHES:
-        survival = np.mean([known.chances(n, MOST) for n in range(low, high + 1)], axis=0)
-        gains = speed_up_of(survival, priced)
+        acceptance = np.mean([known.chances(n, MOST) for n in range(low, high + 1)], axis=0)
+        gains = speed_up_of(acceptance, priced)
         at = int(np.argmax(gains))
         pays = gains[at] > 1
         yield Best(name, at + 1 if pays else 0, round(float(gains[at]), 3) if pays else 1.0)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.plan.break_even import MATCHES, Best, DraftPlan, Plan
-from paceline.policy.break_even import best_limit
+from paceline.policy.break_even import best_draft_tokens
 from paceline.policy.costs import Costs
 from paceline.policy.warnings import cost_words
 
@@ -75,26 +75,29 @@ def price_words(draft: DraftPlan) -> str:
 def _advised(plan: Plan, draft: DraftPlan) -> bool:
     """Whether the decision is to draft with it."""
     if plan.given or not draft.matches:
-        return draft.can_pay and (not plan.given or any(best.limit for best in draft.best.values()))
-    return any(best.limit for best in draft.matches)
+        return draft.can_pay and (
+            not plan.given or any(best.max_draft_tokens for best in draft.best.values())
+        )
+    return any(best.max_draft_tokens for best in draft.matches)
 
 
-def no_hope_words(draft: DraftPlan) -> str:
+def no_speedup_words(draft: DraftPlan) -> str:
     """Why a draft can't pay however often it is right."""
     priced = cost_words(draft.priced)
     if draft.least is None:
         return f"{draft.title} can't pay here: {priced}, break-even acceptance is above 1"
     return (
-        f"{draft.title} can't pay here: {priced}, so always right it would give {draft.hope:.2f} "
-        "times plain"
+        f"{draft.title} can't pay here: {priced}, so always right it would give "
+        f"{draft.speedup_bound:.2f} "
+        "speedup"
     )
 
 
 def _clause(plan: Plan, draft: DraftPlan) -> str:
     if draft.least is None or not draft.can_pay:
-        return no_hope_words(draft)
-    limit, least = draft.least
-    soonest = f"break-even acceptance is {least:.2f}, with {_tokens(limit)}"
+        return no_speedup_words(draft)
+    max_draft_tokens, least = draft.least
+    soonest = f"break-even acceptance is {least:.2f}, with {_tokens(max_draft_tokens)}"
     if not _advised(plan, draft):
         what = f"at acceptance {_list(plan.acceptances)}" if plan.given else "even on long matches"
         return f"{draft.title} doesn't pay {what}: {soonest}"
@@ -107,30 +110,31 @@ def _clause(plan: Plan, draft: DraftPlan) -> str:
 
 def _example(draft: DraftPlan) -> str:
     priced = draft.priced
-    limit, times = best_limit(
+    max_draft_tokens, times = best_draft_tokens(
         _TYPICAL, priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead
     )
-    if not limit:
+    if not max_draft_tokens:
         return ""
-    return f": at {_TYPICAL:.2f}, {_tokens(limit)} a round give {times:.2f} times plain"
+    return f": at {_TYPICAL:.2f}, {_tokens(max_draft_tokens)} a round give {times:.2f} speedup"
 
 
 def _by_match(matches: Sequence[Best]) -> str:
     """Limits with the lengths of match they are for, equal ones together."""
     by_limit: dict[int, list[str]] = {}
     for best in matches:
-        by_limit.setdefault(best.limit, []).append(best.case)
+        by_limit.setdefault(best.max_draft_tokens, []).append(best.case)
     words = [
-        f"{_tokens(limit) if limit else 'none'} on {' and '.join(cases)} matches"
-        for limit, cases in by_limit.items()
+        f"{_tokens(max_draft_tokens) if max_draft_tokens else 'none'} on "
+        f"{' and '.join(cases)} matches"
+        for max_draft_tokens, cases in by_limit.items()
     ]
-    return f"{', '.join(words)} (up to {max(b.times_plain for b in matches):.2f} times plain)"
+    return f"{', '.join(words)} (up to {max(b.speedup for b in matches):.2f} speedup)"
 
 
 def _by_acceptance(found: Iterable[Best]) -> str:
     return ", ".join(
-        f"{_tokens(best.limit)} at acceptance {best.case} ({best.times_plain:.2f} times plain)"
-        if best.limit
+        f"{_tokens(best.max_draft_tokens)} at acceptance {best.case} ({best.speedup:.2f} speedup)"
+        if best.max_draft_tokens
         else f"none at {best.case}"
         for best in found
     )
@@ -158,19 +162,19 @@ def _draft_lines(draft: DraftPlan) -> list[str]:
         found.append(f"  costs: {draft.source}")
     bounds = {name: f"{name}, {low} to {high}" for name, low, high in MATCHES}
     if draft.matches:
-        found += ["  match, in tokens     best limit  times plain, while it lasts"]
+        found += ["  match, in tokens     best limit  speedup, while it lasts"]
         found += [_row(bounds[best.case], best) for best in draft.matches]
-    found += ["  acceptance           best limit  times plain"]
+    found += ["  acceptance           best limit  speedup"]
     found += [_row(best.case, best) for best in draft.best.values()]
     shown = "  ".join(
-        f"{limit}: {'never' if least is None else f'{least:.2f}'}"
-        for limit, least in draft.break_even.items()
+        f"{max_draft_tokens}: {'never' if least is None else f'{least:.2f}'}"
+        for max_draft_tokens, least in draft.break_even.items()
     )
     return [*found, f"  break-even acceptance by limit   {shown}"]
 
 
 def _row(case: str, best: Best) -> str:
-    return f"  {case:<20} {best.limit:>10}  {best.times_plain:>11.2f}"
+    return f"  {case:<20} {best.max_draft_tokens:>10}  {best.speedup:>11.2f}"
 
 
 def _draft_document(draft: DraftPlan) -> dict[str, Any]:
@@ -182,7 +186,7 @@ def _draft_document(draft: DraftPlan) -> dict[str, Any]:
         "can_pay": draft.can_pay,
         "least": None
         if draft.least is None
-        else {"limit": draft.least[0], "acceptance": draft.least[1]},
+        else {"max_draft_tokens": draft.least[0], "acceptance": draft.least[1]},
         "best": [{**asdict(best), "acceptance": a} for a, best in draft.best.items()],
         "matches": [asdict(best) for best in draft.matches],
         "break_even": draft.break_even,

@@ -30,7 +30,7 @@ from paceline.plan.decide_parts import (
     target_of,
     times,
     unplaced,
-    why_plain,
+    why_baseline,
     workload_of,
     worst_category,
 )
@@ -87,7 +87,7 @@ def _gain(done: BenchResult, one: Described, category: str | None = None) -> Gai
 
 
 def _named(done: BenchResult, one: Described) -> Choice:
-    if one.is_plain:
+    if one.is_baseline:
         return Choice(one, ("Plain decoding was asked for.",))
     gain, said = _gain(done, one), []
     if gain is None:
@@ -107,36 +107,36 @@ def _best(done: BenchResult) -> Choice:
     first = done.configuration(done.configurations[0].baseline)
     rivals = rivals_of(done, first)
     others = _other_baselines(done, [first, *rivals])
-    if not any(_rated(done, plain) for plain in (first, *rivals)):
+    if not any(_rated(done, baseline) for baseline in (first, *rivals)):
         raise DataError(
             "No configuration and its baseline have a prompt that both decoded past its first "
             "token.",
             "Measure longer answers.",
         )
     chosen = fastest(done, _best_on(done, first), [_best_on(done, rival) for rival in rivals])
-    return Choice(chosen.one, (*chosen.remarks, *others))
+    return Choice(chosen.one, (*chosen.notes, *others))
 
 
-def _rated(done: BenchResult, plain: Described) -> list[tuple[Gain, Described]]:
+def _rated(done: BenchResult, baseline: Described) -> list[tuple[Gain, Described]]:
     """What drafted beside a plain configuration, with its gain, the largest first."""
     rated = [
         (gain, one)
         for one in done.drafted
-        if one.baseline == plain.name and (gain := _gain(done, one)) is not None
+        if one.baseline == baseline.name and (gain := _gain(done, one)) is not None
     ]
     return sorted(rated, key=lambda pair: -pair[0].value)
 
 
-def _best_on(done: BenchResult, plain: Described) -> Choice:
-    rated = _rated(done, plain)
+def _best_on(done: BenchResult, baseline: Described) -> Choice:
+    rated = _rated(done, baseline)
     unfit = {one.name: why for _, one in rated if (why := _unfit(done, one))}
     sound = [(gain, one) for gain, one in rated if one.name not in unfit]
     paying = [(gain, one) for gain, one in sound if pays(gain)]
     if not paying:
         why = "Plain decoding, because no configuration with a draft can be chosen."
         if sound:
-            why = why_plain(sound[0][1].name, sound[0][0])
-        return Choice(plain, (why, *_passed_over(rated, 1.0, unfit)))
+            why = why_baseline(sound[0][1].name, sound[0][0])
+        return Choice(baseline, (why, *_passed_over(rated, 1.0, unfit)))
     gain, one = paying[0]
     return Choice(one, tuple(_passed_over(rated, gain.value, unfit)))
 
@@ -153,8 +153,8 @@ def _passed_over(
 
 
 def _other_baselines(done: BenchResult, compared: Sequence[Described]) -> list[str]:
-    plain = {one.name for one in compared}
-    names = [one.name for one in done.drafted if one.baseline not in plain]
+    baseline = {one.name for one in compared}
+    names = [one.name for one in done.drafted if one.baseline not in baseline]
     if not names:
         return []
     return [
@@ -169,15 +169,19 @@ def _unfit(done: BenchResult, one: Described) -> str:
         return f"it is lossy and gives up {one.gives_up}"
     if _faults(done, one):
         return "its text differs from plain's by a fault"
-    if not done.figures(one.name).drafted_rounds:
+    if not done.stats(one.name).drafted_rounds:
         return "it drafted nothing"
-    strange = [kind for facts in one.drafts.values() for kind in strange_kinds(facts)]
+    strange = [kind for metadata in one.drafts.values() for kind in strange_kinds(metadata)]
     return f"no engine but Paceline knows the draft {strange[0]!r}" if strange else ""
 
 
 def _faults(done: BenchResult, one: Described) -> list[str]:
     """Of an exact configuration; under a lossy verifier what isn't numeric need be no fault."""
-    found = [r.id for r in done.runs_of(one.name) if r.divergence and not r.divergence.numeric]
+    found = [
+        r.id
+        for r in done.runs_of(one.name)
+        if r.first_difference and not r.first_difference.numeric
+    ]
     if one.lossy or not found:
         return []
     return [
@@ -193,15 +197,15 @@ def _document(
     result: BenchResult, done: BenchResult, choice: Choice, file: str | None
 ) -> PlanDocument:
     one = choice.one
-    drafted = not one.is_plain
+    drafted = not one.is_baseline
     expected = _expected(done, one) if drafted else Expected()
-    figures = done.figures(one.name)
+    stats = done.stats(one.name)
     ids = dict.fromkeys(run.id for run in done.runs_of(one.name))
     return PlanDocument(
         target=target_of(one.target),
         draft=_draft(one) if drafted else None,
-        limit=one.limit if drafted else 0,
-        mean_limit=figures.proposed / figures.drafted_rounds if figures.drafted_rounds else None,
+        max_draft_tokens=one.max_draft_tokens if drafted else 0,
+        mean_draft_tokens=stats.proposed / stats.drafted_rounds if stats.drafted_rounds else None,
         expected=expected,
         measured=Measured(
             source="bench",
@@ -211,13 +215,13 @@ def _document(
             workload=workload_of(result.header.workload),
             sampling=sampling_of(asdict(one.sampling)),
             prompts=len(ids),
-            tokens=figures.tokens,
+            tokens=stats.tokens,
             exact=not one.lossy,
             configuration=one.name,
             verifier=one.verifier,
         ),
-        remarks=(
-            *choice.remarks,
+        notes=(
+            *choice.notes,
             *worst_category(expected.gain_by_category),
             *(_of_the_draft(one) if drafted else ()),
             *_of_the_bench(result, len(ids)),
@@ -227,20 +231,24 @@ def _document(
 
 
 def _draft(one: Described) -> Draft:
-    return several(one.drafts) if one.limit is None else draft_of(*next(iter(one.drafts.items())))
+    return (
+        several(one.drafts)
+        if one.max_draft_tokens is None
+        else draft_of(*next(iter(one.drafts.items())))
+    )
 
 
 def _expected(done: BenchResult, one: Described) -> Expected:
-    figures = done.figures(one.name)
+    stats = done.stats(one.name)
     drafted = [round for round in done.rounds_of(one.name) if round.width > 1]
-    plain = [round for round in done.rounds_of(one.baseline) if not round.prefill]
+    baseline = [round for round in done.rounds_of(one.baseline) if not round.prefill]
     by_category = {name: _gain(done, one, name) for name in done.categories}
     return Expected(
         acceptance_at=acceptance_at(drafted),
-        tokens_per_round=figures.tokens_per_round,
-        tokens_per_drafted_round=1 + figures.accepted / len(drafted) if drafted else None,
-        acceptance_rate=figures.acceptance_rate,
-        break_even_tokens=_mean_s(drafted) / _mean_s(plain) if drafted and plain else None,
+        tokens_per_round=stats.tokens_per_round,
+        tokens_per_drafted_round=1 + stats.accepted / len(drafted) if drafted else None,
+        acceptance_rate=stats.acceptance_rate,
+        break_even_tokens=_mean_s(drafted) / _mean_s(baseline) if drafted and baseline else None,
         gain=_gain(done, one),
         gain_by_category={name: gain for name, gain in by_category.items() if gain is not None},
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.errors import SettingError
 from paceline.plan.break_even import DraftPlan, Plan
-from paceline.plan.break_even_text import no_hope_words
+from paceline.plan.break_even_text import no_speedup_words
 from paceline.plan.decide_parts import batch_words, draft_of, target_of, unplaced
 from paceline.plan.document import (
     Draft,
@@ -40,7 +40,7 @@ def decide_costs(
     Raises SettingError where the decision hangs on an acceptance, and not exactly one was given,
     for exactly one draft that could pay: what is assumed is for the user to say.
     """
-    hopeless = [f"{no_hope_words(draft)}." for draft in plan.drafts if not draft.can_pay]
+    hopeless = [f"{no_speedup_words(draft)}." for draft in plan.drafts if not draft.can_pay]
     if len(hopeless) == len(plan.drafts):
         return _document(plan, target, None, 0, Expected(), ["Plain decoding.", *hopeless], file)
     draft, acceptance = _assumed(plan)
@@ -50,21 +50,21 @@ def decide_costs(
         "measured.",
         *hopeless,
     ]
-    if best.times_plain < LEAST_GAIN:
+    if best.speedup < LEAST_GAIN:
         little = (
-            f"Plain decoding: {draft.name} would come to {best.times_plain:.2f} times plain at its "
+            f"Plain decoding: {draft.name} would come to {best.speedup:.2f} speedup at its "
             "best limit, and less than 5 % is more than prices can tell."
         )
         return _document(plan, target, None, 0, Expected(), [little, *why], file)
     if draft.free:
         why.append(
             f"{draft.name} offers something where the text repeats itself only: in rounds with a "
-            f"draft it is {best.times_plain:.2f} times plain, and how many those are no costs tell."
+            f"draft it is {best.speedup:.2f} speedup, and how many those are no costs tell."
         )
     why += [batch_words(1), *unplaced({draft.name: drafts[draft.name]})]
-    expected = _expected(draft, acceptance, best.limit, best.times_plain)
+    expected = _expected(draft, acceptance, best.max_draft_tokens, best.speedup)
     chosen = draft_of(draft.name, drafts[draft.name])
-    return _document(plan, target, chosen, best.limit, expected, why, file)
+    return _document(plan, target, chosen, best.max_draft_tokens, expected, why, file)
 
 
 def _assumed(plan: Plan) -> tuple[DraftPlan, float]:
@@ -85,15 +85,17 @@ def _assumed(plan: Plan) -> tuple[DraftPlan, float]:
     return able[0], plan.acceptances[0]
 
 
-def _expected(draft: DraftPlan, acceptance: float, limit: int, gain: float) -> Expected:
+def _expected(draft: DraftPlan, acceptance: float, max_draft_tokens: int, gain: float) -> Expected:
     """Of a draft without a price the rounds that offer something are known, the whole isn't."""
-    tokens, priced = expected_tokens(acceptance, limit), draft.priced
-    seconds = priced.r(limit + 1) + limit * priced.draft_cost + priced.overhead
+    tokens, priced = expected_tokens(acceptance, max_draft_tokens), draft.priced
+    seconds = (
+        priced.r(max_draft_tokens + 1) + max_draft_tokens * priced.draft_cost + priced.overhead
+    )
     return Expected(
-        acceptance_at=tuple(acceptance**at for at in range(1, limit + 1)),
+        acceptance_at=tuple(acceptance**at for at in range(1, max_draft_tokens + 1)),
         tokens_per_round=None if draft.free else tokens,
         tokens_per_drafted_round=tokens,
-        acceptance_rate=(tokens - 1) / limit,
+        acceptance_rate=(tokens - 1) / max_draft_tokens,
         break_even_tokens=seconds / (1 + priced.overhead),
         gain=None if draft.free else Gain(value=gain),
     )
@@ -103,25 +105,27 @@ def _document(
     plan: Plan,
     target: Mapping[str, Any],
     draft: Draft | None,
-    limit: int,
+    max_draft_tokens: int,
     expected: Expected,
     why: list[str],
     file: str | None,
 ) -> PlanDocument:
     costs = plan.costs
-    remarks = ["Predicted from costs alone, nothing was decoded.", *why]
+    notes = ["Predicted from costs alone, nothing was decoded.", *why]
     if not costs.complete:
-        remarks.append("Measuring the costs was interrupted: wider forwards may be missing.")
+        notes.append("Measuring the costs was interrupted: wider forwards may be missing.")
     return PlanDocument(
         target=target_of(target),
         draft=draft,
-        limit=limit,
-        mean_limit=None if draft is None or expected.gain is None else float(limit),
+        max_draft_tokens=max_draft_tokens,
+        mean_draft_tokens=None
+        if draft is None or expected.gain is None
+        else float(max_draft_tokens),
         expected=expected,
         measured=Measured(
             source="costs", file=file, machine={"source": costs.source, **_key(costs.key)}
         ),
-        remarks=tuple(remarks),
+        notes=tuple(notes),
     )
 
 

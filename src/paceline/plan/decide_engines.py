@@ -18,21 +18,21 @@ export is another model than the one it was made of."""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A configuration and why; `remarks` say what decided."""
+    """A configuration and why; `notes` say what decided."""
 
     one: Described
-    remarks: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
-def rivals_of(done: BenchResult, plain: Described) -> list[Described]:
+def rivals_of(done: BenchResult, baseline: Described) -> list[Described]:
     """Plain configurations of the same model and sampling on other engines."""
     return [
         one
         for one in done.configurations
-        if one.is_plain
-        and one.sampling == plain.sampling
-        and one.target.get("engine") != plain.target.get("engine")
-        and same_model(one, plain)
+        if one.is_baseline
+        and one.sampling == baseline.sampling
+        and one.target.get("engine") != baseline.target.get("engine")
+        and same_model(one, baseline)
     ]
 
 
@@ -71,12 +71,12 @@ def fastest(done: BenchResult, home: Choice, away: Sequence[Choice]) -> Choice:
     if len({choice.one.target.get("dtype") for choice in every}) > 1:
         compared.append("The engines compute in other numbers, so their texts can differ.")
     others = [
-        f"On {choice.one.target.get('engine')}: {remark}"
+        f"On {choice.one.target.get('engine')}: {note}"
         for choice in every
         if choice is not best
-        for remark in choice.remarks
+        for note in choice.notes
     ]
-    return Choice(best.one, (*best.remarks, *compared, *others))
+    return Choice(best.one, (*best.notes, *compared, *others))
 
 
 def sentence(one: Described, other: Described, ratio: Ratio) -> str:

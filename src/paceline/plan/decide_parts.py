@@ -30,39 +30,39 @@ _SETTINGS = (
 _IDENTITY = ("model", "path", "vocabulary_size", "vocabulary_hash")
 
 
-def target_of(facts: Mapping[str, Any]) -> Target:
+def target_of(metadata: Mapping[str, Any]) -> Target:
     """
-    facts    an engine's, with the model's identity where it is known (`model_facts`)
+    metadata    an engine's, with the model's identity where it is known (`model_metadata`)
     """
     return Target(
-        name=str(facts.get("model") or "unknown"),
-        engine=str(facts.get("engine") or "unknown"),
-        path=facts.get("path"),
-        vocabulary_size=facts.get("vocabulary_size"),
-        vocabulary_hash=facts.get("vocabulary_hash"),
+        name=str(metadata.get("model") or "unknown"),
+        engine=str(metadata.get("engine") or "unknown"),
+        path=metadata.get("path"),
+        vocabulary_size=metadata.get("vocabulary_size"),
+        vocabulary_hash=metadata.get("vocabulary_hash"),
     )
 
 
-def draft_of(name: str, facts: Mapping[str, Any]) -> Draft:
+def draft_of(name: str, metadata: Mapping[str, Any]) -> Draft:
     """
     name     as `-d` has it
-    facts    the draft's, with its model's identity where it is known
+    metadata    the draft's, with its model's identity where it is known
 
     Raises SettingError for a kind that a plan doesn't know, such as a plug-in's.
     """
-    kind = str(facts.get("draft"))
+    kind = str(metadata.get("draft"))
     if kind not in DRAFT_KINDS:
         raise SettingError(
             f"The draft {name!r} is of the kind {kind!r}, which no engine but Paceline knows.",
             "Name a configuration with another draft (--configuration).",
         )
     settings = {
-        key: facts[key]
+        key: metadata[key]
         for key in _SETTINGS
-        if facts.get(key) is not None and facts[key] is not False
+        if metadata.get(key) is not None and metadata[key] is not False
     }
-    if facts.get("parts"):
-        parts = [_part(draft_of(_part_name(one), one)) for one in facts["parts"]]
+    if metadata.get("parts"):
+        parts = [_part(draft_of(_part_name(one), one)) for one in metadata["parts"]]
         models = [part["model"] for part in parts if part["model"] is not None]
         model = models[0] if len(models) == 1 else None
         return Draft(kind=kind, name=name, model=model, settings={**settings, "parts": parts})
@@ -71,37 +71,38 @@ def draft_of(name: str, facts: Mapping[str, Any]) -> Draft:
     return Draft(
         kind=kind,
         name=name,
-        model=_place(facts),
+        model=_place(metadata),
         settings=settings,
-        vocabulary_size=facts.get("vocabulary_size"),
-        vocabulary_hash=facts.get("vocabulary_hash"),
+        vocabulary_size=metadata.get("vocabulary_size"),
+        vocabulary_hash=metadata.get("vocabulary_hash"),
     )
 
 
-def strange_kinds(facts: Mapping[str, Any]) -> list[str]:
+def strange_kinds(metadata: Mapping[str, Any]) -> list[str]:
     """Kinds that a plan doesn't know, of a draft and what it is made of."""
-    kinds = [str(facts.get("draft"))]
-    kinds += [kind for part in facts.get("parts") or () for kind in strange_kinds(part)]
+    kinds = [str(metadata.get("draft"))]
+    kinds += [kind for part in metadata.get("parts") or () for kind in strange_kinds(part)]
     return [kind for kind in kinds if kind not in DRAFT_KINDS]
 
 
-def _place(facts: Mapping[str, Any]) -> str | None:
+def _place(metadata: Mapping[str, Any]) -> str | None:
     """Where a model lies: its path, or the name by which a hub has it; None where nobody knows."""
-    return (facts["path"] or facts.get("model")) if "path" in facts else None
+    return (metadata["path"] or metadata.get("model")) if "path" in metadata else None
 
 
 def unplaced(drafts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A sentence for each draft whose model is known by its name only."""
     return [
-        f"Where the model of the draft {name} lies is not known: {facts['model']} is its name only."
-        for name, facts in drafts.items()
-        if facts.get("model") and "path" not in facts
+        f"Where the model of the draft {name} lies is not known: {metadata['model']} is its "
+        f"name only."
+        for name, metadata in drafts.items()
+        if metadata.get("model") and "path" not in metadata
     ]
 
 
 def several(drafts: Mapping[str, Mapping[str, Any]]) -> Draft:
     """Drafts on offer to a policy, as one entry; a single one is itself. Facts by name."""
-    found = [draft_of(name, facts) for name, facts in drafts.items()]
+    found = [draft_of(name, metadata) for name, metadata in drafts.items()]
     if len(found) == 1:
         return found[0]
     models = [one.model for one in found if one.model is not None]
@@ -122,8 +123,8 @@ def _part(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _part_name(facts: Mapping[str, Any]) -> str:
-    return str(facts.get("model") or facts.get("draft"))
+def _part_name(metadata: Mapping[str, Any]) -> str:
+    return str(metadata.get("model") or metadata.get("draft"))
 
 
 def machine_of(machine: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,13 +144,13 @@ def sampling_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"temperature": values.get("temperature", 0.0), **set_}
 
 
-def workload_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+def workload_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """With a count of the lines that were skipped, of which there may be many."""
-    return {**facts, "skipped": len(facts.get("skipped") or ())}
+    return {**metadata, "skipped": len(metadata.get("skipped") or ())}
 
 
-def skipped_words(facts: Mapping[str, Any]) -> list[str]:
-    skipped = facts.get("skipped") or ()
+def skipped_words(metadata: Mapping[str, Any]) -> list[str]:
+    skipped = metadata.get("skipped") or ()
     return [f"Lines of the workload that were skipped: {len(skipped)}."] if skipped else []
 
 
@@ -165,9 +166,9 @@ def pays(gain: Gain | None) -> bool:
 def times(gain: Gain, *, single: str = "prompt") -> str:
     """
     >>> times(Gain(value=1.5, low=1.2, high=1.8))
-    '1.50 times plain (95 % interval 1.20 to 1.80)'
+    '1.50 speedup (95 % interval 1.20 to 1.80)'
     """
-    return f"{gain.value:.2f} times plain ({interval_words(_ratio(gain), single=single)})"
+    return f"{gain.value:.2f} speedup ({interval_words(_ratio(gain), single=single)})"
 
 
 def _ratio(gain: Gain) -> Ratio:
@@ -179,7 +180,7 @@ def asked_for(name: str, gain: Gain, *, single: str = "prompt") -> str:
     return f"{name} was asked for, though it isn't known to pay: {times(gain, single=single)}."
 
 
-def why_plain(name: str, gain: Gain, *, single: str = "prompt") -> str:
+def why_baseline(name: str, gain: Gain, *, single: str = "prompt") -> str:
     """Why the best that was measured is not chosen."""
     said = f"the best to choose from, {name}, came to {times(gain, single=single)}"
     if gain.low is None:
@@ -204,7 +205,8 @@ def schedule_of(limits: Mapping[int, int]) -> tuple[Step, ...]:
 
     limits    the best limit by batch size, 0 where none pays
 
-    >>> [(s.from_batch, s.to_batch, s.limit) for s in schedule_of({1: 7, 4: 3, 8: 3, 16: 0})]
+    >>> [(s.from_batch, s.to_batch, s.max_draft_tokens) for s in schedule_of({1: 7, 4: 3, 8: 3, 16:
+    0})]
     [(1, 1, 7), (2, 8, 3), (9, None, 0)]
     """
     if len(limits) < 2:
@@ -212,15 +214,17 @@ def schedule_of(limits: Mapping[int, int]) -> tuple[Step, ...]:
     steps: list[Step] = []
     begin = 1
     for batch in sorted(limits):
-        limit = limits[batch]
-        if steps and steps[-1].limit == limit:
-            steps[-1] = Step(from_batch=steps[-1].from_batch, to_batch=batch, limit=limit)
+        max_draft_tokens = limits[batch]
+        if steps and steps[-1].max_draft_tokens == max_draft_tokens:
+            steps[-1] = Step(
+                from_batch=steps[-1].from_batch, to_batch=batch, max_draft_tokens=max_draft_tokens
+            )
         else:
-            steps.append(Step(from_batch=begin, to_batch=batch, limit=limit))
+            steps.append(Step(from_batch=begin, to_batch=batch, max_draft_tokens=max_draft_tokens))
         begin = batch + 1
     last = steps[-1]
-    if not last.limit:
-        steps[-1] = Step(from_batch=last.from_batch, to_batch=None, limit=0)
+    if not last.max_draft_tokens:
+        steps[-1] = Step(from_batch=last.from_batch, to_batch=None, max_draft_tokens=0)
     return tuple(steps)
 
 

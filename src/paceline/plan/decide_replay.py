@@ -24,7 +24,7 @@ from paceline.plan.decide_parts import (
     target_of,
     times,
     unplaced,
-    why_plain,
+    why_baseline,
     workload_of,
     worst_category,
 )
@@ -39,7 +39,7 @@ from paceline.policy.adaptive import LEAST_GAIN
 from paceline.simulate.replay_costs import AUTO
 
 KIND = "paceline replay"
-_CURE = "`paceline replay … --costs FILE --json` prints such a document."
+_HINT = "`paceline replay … --costs FILE --json` prints such a document."
 
 
 def decide_replay(
@@ -59,7 +59,7 @@ def decide_replay(
     try:
         if not document["predicted"]:
             raise DataError(
-                f"{name} predicts no times, and acceptance alone says nothing of speed.", _CURE
+                f"{name} predicts no times, and acceptance alone says nothing of speed.", _HINT
             )
         replay = _Replay.read(document)
         if configuration is not None and configuration not in replay.configurations:
@@ -67,7 +67,7 @@ def decide_replay(
         return _decide(replay, configuration, file)
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         said = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{name} can't be read: {said}.", _CURE) from None
+        raise DataError(f"{name} can't be read: {said}.", _HINT) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class _Replay:
             for batch, predicted in document["predicted"].items()
         }
         limits = {
-            f"{draft}:{limit}": (draft, int(limit))
+            f"{draft}:{max_draft_tokens}": (draft, int(max_draft_tokens))
             for draft, found in document["drafts"].items()
-            for limit in found["limits"]
+            for max_draft_tokens in found["limits"]
         }
         return cls(document, dict(sorted(gains.items())), limits)
 
@@ -115,24 +115,30 @@ class _Replay:
     def alike(self, name: str) -> list[str]:
         """Those of the same draft, with limits up to its own."""
         draft, most = self.limits[name]
-        return [key for key, (d, limit) in self.limits.items() if d == draft and limit <= most]
+        return [
+            key
+            for key, (d, max_draft_tokens) in self.limits.items()
+            if d == draft and max_draft_tokens <= most
+        ]
 
     def strange(self, name: str) -> bool:
         """Whether a plan can't name its draft, such as a plug-in's."""
-        return bool(strange_kinds(self.document["drafts"][self.limits[name][0]]["facts"]))
+        return bool(strange_kinds(self.document["drafts"][self.limits[name][0]]["metadata"]))
 
     def outcome(self, name: str) -> Mapping[str, Any] | None:
         """What its rounds came to; None of our policy, of which a replay has no counts."""
         if name not in self.limits:
             return None
-        draft, limit = self.limits[name]
-        found: Mapping[str, Any] = self.document["drafts"][draft]["limits"][str(limit)]["all"]
+        draft, max_draft_tokens = self.limits[name]
+        found: Mapping[str, Any] = self.document["drafts"][draft]["limits"][str(max_draft_tokens)][
+            "all"
+        ]
         return found
 
 
 def _gains(policy: Mapping[str, Any]) -> dict[str | None, Gain | None]:
     def gain(price: Mapping[str, Any]) -> Gain | None:
-        found = price["times_plain"]
+        found = price["speedup"]
         return None if found is None else Gain(**{key: _number(x) for key, x in found.items()})
 
     found: dict[str | None, Gain | None] = {None: gain(policy["all"])}
@@ -183,7 +189,7 @@ def _why(replay: _Replay, named: str | None, batch: int, name: str) -> list[str]
             f"Plain decoding, because less than 5 % is more than predictions can tell: the best, "
             f"{told}, came to {times(gain, single='answer')}."
         ]
-    return [why_plain(told, gain, single="answer")]
+    return [why_baseline(told, gain, single="answer")]
 
 
 def _passed_over(replay: _Replay, batch: int, name: str, names: list[str]) -> list[str]:
@@ -207,7 +213,7 @@ def _policy_words(replay: _Replay, batch: int, gain: Gain) -> list[str]:
         return []
     return [
         f"Paceline's own policy, with all drafts of the replay, is predicted {auto.value:.2f} "
-        f"times plain; name it with --configuration {AUTO}."
+        f"speedup; name it with --configuration {AUTO}."
     ]
 
 
@@ -220,15 +226,15 @@ def _document(
     file: str | None,
 ) -> PlanDocument:
     document = replay.document
-    facts = {draft: one["facts"] for draft, one in document["drafts"].items()}
+    metadata = {draft: one["metadata"] for draft, one in document["drafts"].items()}
     expected = Expected() if name is None else _expected(replay, name, batch)
     outcome = None if name is None else replay.outcome(name)
     answers = document["answers"]
     return PlanDocument(
         target=target_of(document["target"]),
-        draft=None if name is None else _draft(replay, name, facts),
-        limit=0 if name is None else replay.limits.get(name, (None, None))[1],
-        mean_limit=_share(outcome, "proposed", "drafted_rounds"),
+        draft=None if name is None else _draft(replay, name, metadata),
+        max_draft_tokens=0 if name is None else replay.limits.get(name, (None, None))[1],
+        mean_draft_tokens=_share(outcome, "proposed", "drafted_rounds"),
         schedule=schedule_of(limits) if any(limits.values()) else (),
         expected=expected,
         measured=Measured(
@@ -242,24 +248,24 @@ def _document(
             batch=batch,
             configuration=name,
         ),
-        remarks=(
+        notes=(
             "Times are predicted from costs, none was measured.",
             *why,
             *worst_category(expected.gain_by_category),
             *_of_the_batches(replay, limits),
             *([] if name is None or len(limits) > 1 else [batch_words(batch)]),
-            *([] if name is None else unplaced(facts)),
+            *([] if name is None else unplaced(metadata)),
             *few_words(answers["replayed"], "answers"),
             *_of_the_replay(document),
         ),
     )
 
 
-def _draft(replay: _Replay, name: str, facts: Mapping[str, Mapping[str, Any]]) -> Draft:
+def _draft(replay: _Replay, name: str, metadata: Mapping[str, Mapping[str, Any]]) -> Draft:
     if name not in replay.limits:
-        return several(facts)
+        return several(metadata)
     draft, _ = replay.limits[name]
-    return draft_of(draft, facts[draft])
+    return draft_of(draft, metadata[draft])
 
 
 def _limits(replay: _Replay, names: list[str]) -> dict[int, int]:
@@ -284,7 +290,7 @@ def _expected(replay: _Replay, name: str, batch: int) -> Expected:
     return Expected(
         acceptance_at=tuple(
             share * offered / drafted
-            for share, offered in zip(outcome["survival"], outcome["offered"], strict=True)
+            for share, offered in zip(outcome["acceptance"], outcome["offered"], strict=True)
         ),
         tokens_per_round=per_round,
         tokens_per_drafted_round=1 + outcome["accepted"] / drafted if drafted else None,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paceline.bench.server.notes import clients_words, remarks
+from paceline.bench.server.notes import clients_words, notes
 from paceline.bench.server.result import AGAINST, FIRST, EndpointResult
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
@@ -22,7 +22,7 @@ from paceline.plan.decide_parts import (
     schedule_of,
     skipped_words,
     times,
-    why_plain,
+    why_baseline,
     workload_of,
     worst_category,
 )
@@ -39,7 +39,7 @@ _ORDER = "Measure the server with drafts as --endpoint, against the same without
 
 
 def decide_endpoint(
-    result: EndpointResult, draft: Draft, limit: int, *, file: str | None = None
+    result: EndpointResult, draft: Draft, max_draft_tokens: int, *, file: str | None = None
 ) -> PlanDocument:
     """Whether the draft that the first server ran pays, at the smallest number of clients where it
     does; the schedule says at which it does.
@@ -51,18 +51,20 @@ def decide_endpoint(
     """
     if AGAINST not in result.servers:
         raise DataError("The run is on one server, so there is no gain.", _ORDER)
-    _check_counters(result, limit)
+    _check_counters(result, max_draft_tokens)
     found = {n: gain_of(r) for n in result.header.concurrency if (r := result.ratio(n)) is not None}
     gains = dict(sorted(found.items()))
     if not gains:
         raise DataError("No prompt was answered by both servers.", "Let the run finish.")
     paying = [n for n, gain in gains.items() if pays(gain)]
     batch = min(paying or gains)
-    limits = {n: limit if n in paying else 0 for n in gains}
-    return _Plan(result, draft, limit, batch, gains[batch], bool(paying), limits).document(file)
+    limits = {n: max_draft_tokens if n in paying else 0 for n in gains}
+    return _Plan(
+        result, draft, max_draft_tokens, batch, gains[batch], bool(paying), limits
+    ).document(file)
 
 
-def _check_counters(result: EndpointResult, limit: int) -> None:
+def _check_counters(result: EndpointResult, max_draft_tokens: int) -> None:
     for n in result.header.concurrency:
         first, against = (_counted(result, server, n) for server in (FIRST, AGAINST))
         if against is not None and _drafts(against):
@@ -78,24 +80,27 @@ def _check_counters(result: EndpointResult, limit: int) -> None:
             raise DataError(
                 f"The endpoint drafted nothing with {clients_words(n)}, by its counters.", _ORDER
             )
-        ran = _limit_words(first, limit)
+        ran = _limit_words(first, max_draft_tokens)
         if ran:
             raise SettingError(
-                f"--limit is {limit}, and the endpoint {ran}.", "Give the limit that it ran with."
+                f"--max-draft-tokens is {max_draft_tokens}, and the endpoint {ran}.",
+                "Give the limit that it ran with.",
             )
 
 
-def _limit_words(counters: Counters, limit: int) -> str:
+def _limit_words(counters: Counters, max_draft_tokens: int) -> str:
     """What the counters say against a limit; empty if nothing."""
     at = counters.accepted_by_position
     longest = max((place for place, count in enumerate(at, 1) if count), default=0)
-    if longest > limit:
+    if longest > max_draft_tokens:
         return f"accepted tokens at position {longest} of a draft"
     if counters.drafts and counters.drafted is not None:
         mean = counters.drafted / counters.drafts
-        if mean > limit:
+        if mean > max_draft_tokens:
             return f"drafted {mean:.2f} tokens a drafted round"
-    if counters.server == "vLLM" and at and len(at) != limit:  # it has a series for each place
+    if (
+        counters.server == "vLLM" and at and len(at) != max_draft_tokens
+    ):  # it has a series for each place
         return f"counts {len(at)} positions of a draft"
     return ""
 
@@ -118,7 +123,7 @@ class _Plan:
 
     result: EndpointResult
     draft: Draft
-    limit: int
+    max_draft_tokens: int
     batch: int
     gain: Gain
     paying: bool
@@ -134,8 +139,8 @@ class _Plan:
                 name=str(served["model"]), engine=str(served["server"] or "an unnamed server")
             ),
             draft=self.draft if self.paying else None,
-            limit=self.limit if self.paying else 0,
-            mean_limit=self._mean_limit() if self.paying else None,
+            max_draft_tokens=self.max_draft_tokens if self.paying else 0,
+            mean_draft_tokens=self._mean_limit() if self.paying else None,
             schedule=schedule_of(self.limits) if self.paying else (),
             expected=expected,
             measured=Measured(
@@ -153,7 +158,7 @@ class _Plan:
                 tokens=max((load.output_tokens or 0) - (load.requests - load.failed), 0),
                 batch=self.batch,
             ),
-            remarks=(*self._why(), *worst_category(expected.gain_by_category), *self._remarks()),
+            notes=(*self._why(), *worst_category(expected.gain_by_category), *self._notes()),
         )
 
     @property
@@ -206,8 +211,8 @@ class _Plan:
 
     def _why(self) -> list[str]:
         if not self.paying:
-            return [why_plain(f"{self.draft.name} with {clients_words(self.batch)}", self.gain)]
-        lost = [n for n, limit in self.limits.items() if not limit]
+            return [why_baseline(f"{self.draft.name} with {clients_words(self.batch)}", self.gain)]
+        lost = [n for n, max_draft_tokens in self.limits.items() if not max_draft_tokens]
         return [
             f"With {clients_words(n)} it isn't known to pay: {times(gain_of(ratio))}."
             for n in lost
@@ -227,7 +232,7 @@ class _Plan:
             )
         return said
 
-    def _remarks(self) -> list[str]:
+    def _notes(self) -> list[str]:
         header, said = self.result.header, []
         if self.paying:
             said.append("What drafted is as the user described it: servers don't tell.")
@@ -249,7 +254,7 @@ class _Plan:
         if turns:
             said.append(f"Left out: {counted(len(turns), 'later turn')} ({listed(turns)}).")
         said += [*self._whole_answers(), *skipped_words(header.workload)]
-        return [*said, *remarks(self.result)]
+        return [*said, *notes(self.result)]
 
 
 def _drafted_share(counters: Counters, rounds: float | None) -> float:

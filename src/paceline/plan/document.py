@@ -54,7 +54,7 @@ class Target:
     engine            what decoded it: `llamacpp`, `transformers`, or a server's name
     vocabulary_size   rows of its logits
     vocabulary_hash   of its tokens' names, trailing padding left out: equal hashes are equal
-                      vocabularies (`measure.model_facts`)
+                      vocabularies (`measure.model_metadata`)
     """
 
     name: str
@@ -92,7 +92,7 @@ class Step:
 
     from_batch: int
     to_batch: int | None
-    limit: int
+    max_draft_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Expected:
 
     acceptance_at         by position, the share of all drafted rounds whose token there was
                           accepted, so that they add up to tokens per drafted round less 1; empty
-                          if unknown. Survival has the same counts over the rounds that offered so
+                          if unknown. Acceptance has the same counts over the rounds that offered so
                           many tokens, which are fewer where a draft offers less than its limit
     tokens_per_round      emitted over all rounds, bonus included
     tokens_per_drafted_round   1 + accepted / drafted rounds, those that verified a draft: what
@@ -143,7 +143,7 @@ class Measured:
     sampling      temperature and the like
     prompts       how many, and `tokens` that they were decoded to, first ones left out
     batch         sequences decoded together; 1 in a bench
-    exact         the output law was the target's; False under a lossy verifier
+    exact         the output distribution was the target's; False under a lossy verifier
     configuration    which of the file's ways to decode; None where it has but one
     verifier      the accept rule; None of a server's
     """
@@ -167,22 +167,24 @@ class PlanDocument:
     """A decision about a draft that can travel.
 
     draft      None: decode plainly
-    limit      most drafted tokens in a round; None: our policy chose per round. 0 without a draft
+    max_draft_tokens      most drafted tokens in a round; None: our policy chose per round. 0
+                          without a draft
     mean_limit tokens proposed per drafted round, for engines that want one fixed number where our
                policy chose
     schedule   by batch size, where it is known; steps are in order, begin at 1, leave no gap, and
-               none is above `limit`. The last one ends where evidence ends, or at None: and more
-    remarks    what a reader must know, a sentence each
+               none is above `max_draft_tokens`. The last one ends where evidence ends, or at None:
+               and more
+    notes    what a reader must know, a sentence each
     """
 
     target: Target
     draft: Draft | None
-    limit: int | None
-    mean_limit: float | None = None
+    max_draft_tokens: int | None
+    mean_draft_tokens: float | None = None
     schedule: tuple[Step, ...] = ()
     expected: Expected = field(default_factory=Expected)
     measured: Measured
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {"kind": KIND, "version": VERSION, **asdict(self)}
@@ -285,7 +287,7 @@ def _made(made: type[_Made], values: object, where: str) -> _Made:
     return made(**found)
 
 
-def _plain(holds: Callable[[Any], bool], wanted: str) -> _Read:
+def _baseline(holds: Callable[[Any], bool], wanted: str) -> _Read:
     def read(value: Any, where: str) -> Any:
         if not holds(value):
             raise _Fault(f"{where} is {value!r}, not {wanted}")
@@ -333,9 +335,9 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-_TEXT = _plain(lambda value: isinstance(value, str), "a text")
-_WHOLE = _plain(_is_whole, "a whole number")
-_NUMBER = _plain(_is_number, "a number")
+_TEXT = _baseline(lambda value: isinstance(value, str), "a text")
+_WHOLE = _baseline(_is_whole, "a whole number")
+_NUMBER = _baseline(_is_number, "a number")
 _READ: Mapping[str, _Read] = {
     "str": _TEXT,
     "str | None": _or_none(_TEXT),
@@ -343,7 +345,7 @@ _READ: Mapping[str, _Read] = {
     "int | None": _or_none(_WHOLE),
     "float": _NUMBER,
     "float | None": _or_none(_NUMBER),
-    "bool": _plain(lambda value: isinstance(value, bool), "true or false"),
+    "bool": _baseline(lambda value: isinstance(value, bool), "true or false"),
     "tuple[float, ...]": _list_of(_NUMBER),
     "tuple[str, ...]": _list_of(_TEXT),
     "Mapping[str, Any]": _mapping_of(lambda value, _: value),
@@ -369,15 +371,15 @@ def _check(plan: PlanDocument) -> None:
         _named(draft, "draft", "kind", "name", "model", "vocabulary_hash")
         _at_least(1, "draft.vocabulary_size", draft.vocabulary_size)
         _one_of("draft.kind", draft.kind, DRAFT_KINDS)
-    elif plan.limit != 0 or any(step.limit for step in plan.schedule):
+    elif plan.max_draft_tokens != 0 or any(step.max_draft_tokens for step in plan.schedule):
         raise _Fault("there is no draft, and limit is not 0")
-    _at_least(0 if draft is None else 1, "limit", plan.limit)
-    _at_least(0, "mean_limit", plan.mean_limit)
+    _at_least(0 if draft is None else 1, "max_draft_tokens", plan.max_draft_tokens)
+    _at_least(0, "mean_draft_tokens", plan.mean_draft_tokens)
     _one_of("measured.source", measured.source, SOURCES)
     for name in ("prompts", "tokens"):
         _at_least(0, f"measured.{name}", getattr(measured, name))
     _at_least(1, "measured.batch", measured.batch)
-    _check_schedule(plan.schedule, plan.limit)
+    _check_schedule(plan.schedule, plan.max_draft_tokens)
     _check_expected(plan.expected)
 
 
@@ -403,13 +405,16 @@ def _check_gain(gain: Gain, where: str) -> None:
         raise _Fault(f"{where} has an interval from {gain.low!r} to {gain.high!r}")
 
 
-def _check_schedule(steps: Sequence[Step], limit: int | None) -> None:
+def _check_schedule(steps: Sequence[Step], max_draft_tokens: int | None) -> None:
     if steps and steps[0].from_batch != 1:
         raise _Fault(f"schedule begins at a batch of {steps[0].from_batch}, not 1")
     for step in steps:
-        _at_least(0, "schedule.limit", step.limit)
-        if limit is not None and step.limit > limit:
-            raise _Fault(f"schedule.limit is {step.limit}, above limit {limit}")
+        _at_least(0, "schedule.max_draft_tokens", step.max_draft_tokens)
+        if max_draft_tokens is not None and step.max_draft_tokens > max_draft_tokens:
+            raise _Fault(
+                f"schedule.max_draft_tokens is {step.max_draft_tokens}, above max_draft_tokens "
+                f"{max_draft_tokens}"
+            )
         if step.to_batch is not None and step.to_batch < step.from_batch:
             raise _Fault(f"schedule goes from {step.from_batch} to {step.to_batch}")
     for before, after in pairwise(steps):

@@ -20,7 +20,7 @@ from paceline.plan import decide_replay
 Evidence = BenchResult | EndpointResult | Mapping[str, Any]
 """A mapping is a replay's document."""
 
-_CURE = (
+_HINT = (
     "Give a file of `paceline bench -o`, with --endpoint or without, or what `paceline replay "
     "--json` prints."
 )
@@ -46,7 +46,7 @@ def read_evidence(path: str) -> Evidence:
     what = f"a {kind!r}" if isinstance(kind, str) else "no file of Paceline's"
     if kind == endpoint_result.KIND:
         what += " as --json prints it"
-    raise DataError(f"{path} is {what}, and no plan can be made of it.", _CURES.get(kind, _CURE))
+    raise DataError(f"{path} is {what}, and no plan can be made of it.", _CURES.get(kind, _HINT))
 
 
 def _first_value(path: str) -> Any:
@@ -57,15 +57,15 @@ def _first_value(path: str) -> Any:
             if not _is_json(text):
                 text += file.read()
     except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}.", _CURE) from None
+        raise DataError(f"{path} can't be read: {error.strerror}.", _HINT) from None
     except UnicodeDecodeError:
-        raise DataError(f"{path} is no text.", _CURE) from None
+        raise DataError(f"{path} is no text.", _HINT) from None
     try:
         return json.loads(text, parse_constant=_no_number)
     except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}.", _CURE) from None
+        raise DataError(f"{path} is no JSON: {error}.", _HINT) from None
     except RecursionError:
-        raise DataError(f"{path} is nested too deeply.", _CURE) from None
+        raise DataError(f"{path} is nested too deeply.", _HINT) from None
 
 
 def _is_json(line: str) -> bool:

@@ -14,7 +14,7 @@ _LABEL = 10
 _POSITIONS = 16
 
 
-def plan_card(plan: PlanDocument) -> str:
+def plan_summary(plan: PlanDocument) -> str:
     """The whole card."""
     lines = wrap(_headline(plan), _WIDTH)
     lines.append("")
@@ -27,10 +27,10 @@ def plan_card(plan: PlanDocument) -> str:
     }
     for label, sentences in rows.items():
         lines += _row(label, sentences)
-    if plan.remarks:
+    if plan.notes:
         lines.append("")
-    for remark in plan.remarks:
-        lines += wrap(remark, _WIDTH, initial_indent="- ", subsequent_indent="  ")
+    for note in plan.notes:
+        lines += wrap(note, _WIDTH, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines)
 
 
@@ -57,11 +57,13 @@ def _row(label: str, sentences: Iterable[str]) -> list[str]:
 def _headline(plan: PlanDocument) -> str:
     if plan.draft is None:
         return f"Run {plan.target.name} plainly: no draft."
-    if plan.limit is None:
-        mean = "" if plan.mean_limit is None else f" ({plan.mean_limit:.1f} on average)"
+    if plan.max_draft_tokens is None:
+        mean = (
+            "" if plan.mean_draft_tokens is None else f" ({plan.mean_draft_tokens:.1f} on average)"
+        )
         far = f"as many tokens a round as Paceline's policy chooses{mean}"
     else:
-        far = f"at most {_tokens(plan.limit)} a round"
+        far = f"at most {_tokens(plan.max_draft_tokens)} a round"
     return f"Run {plan.target.name} with the draft {plan.draft.name}, {far}."
 
 
@@ -98,7 +100,8 @@ def _step(step: Step) -> str:
         sizes = str(step.from_batch)
     else:
         sizes = f"{step.from_batch} to {step.to_batch}"
-    return f"{sizes}: {f'at most {_tokens(step.limit)}' if step.limit else 'no draft'}"
+    limit = step.max_draft_tokens
+    return f"{sizes}: {f'at most {_tokens(limit)}' if limit else 'no draft'}"
 
 
 def _expected(plan: PlanDocument) -> list[str]:
@@ -106,7 +109,7 @@ def _expected(plan: PlanDocument) -> list[str]:
     how = "measured" if plan.measured.source in ("bench", "endpoint") else "predicted"
     if expected.gain is not None:
         gain = expected.gain
-        told = times(gain) if gain.low is not None else f"{gain.value:.2f} times plain"
+        told = times(gain) if gain.low is not None else f"{gain.value:.2f} speedup"
         said.append(f"{told}, {how}")
     rounds = []
     if expected.tokens_per_round is not None:
@@ -153,7 +156,9 @@ def _evidence(plan: PlanDocument) -> list[str]:
     if names:
         cores = f", {machine['cores']} cores" if machine.get("cores") else ""
         said.append(f"{', '.join(names)}{cores}")
-    return said if measured.exact else [*said, "LOSSY: the output law was not the target's"]
+    return (
+        said if measured.exact else [*said, "LOSSY: the output distribution was not the target's"]
+    )
 
 
 def _sampling(plan: PlanDocument) -> str:

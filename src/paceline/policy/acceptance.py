@@ -1,10 +1,10 @@
 """The chance that drafted tokens 1…i are all accepted, by source, counted while decoding.
 
-A source that says how much speaks for its proposal (`Preview.evidence`, for a lookup the length of
-its match) is counted by that: after i accepted tokens a match of ℓ has become one of ℓ + i, so one
-table of "is the next token right after ℓ?" serves every position (docs/log.md has the figures). A
-source that weighs nothing is counted by position. What lies behind the first wrong token was never
-judged, and is not counted.
+A source that says how much speaks for its proposal (`Preview.match_length`, for a lookup the
+length of its match) is counted by that: after i accepted tokens a match of ℓ has become one of ℓ +
+i, so one table of "is the next token right after ℓ?" serves every position (docs/log.md has the
+figures). A source that weighs nothing is counted by position. What lies behind the first wrong
+token was never judged, and is not counted.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ NEGLIGIBLE = 0.01
 """Tokens that come to be accepted more seldom than this are not planned for."""
 
 
-def prior_by_evidence() -> np.ndarray:
+def prior_by_match_length() -> np.ndarray:
     """Chance that the next token is right after a match of ℓ tokens, before anything was counted:
     0.95 ℓ² / (ℓ² + 2.8), fitted to a model's answers to 14 prompts (docs/log.md)."""
     lengths = np.asarray([*((a + b - 1) / 2 for a, b in pairwise(_EDGES)), 32])
     return 0.95 * lengths**2 / (lengths**2 + 2.8)
 
 
-def prior_by_position(chance: float = 0.7) -> np.ndarray:
+def prior_by_position(rng: float = 0.7) -> np.ndarray:
     """The same chance everywhere: what is assumed of a model draft nobody has seen at work."""
-    return np.full(len(_EDGES), chance)
+    return np.full(len(_EDGES), rng)
 
 
 def prior_by_place() -> np.ndarray:
@@ -66,18 +66,18 @@ class Shared:
     def __init__(self, *, weighs: bool, prior: np.ndarray | None = None) -> None:
         self.weighs = weighs
         if prior is None:
-            prior = prior_by_evidence() if weighs else prior_by_position()
+            prior = prior_by_match_length() if weighs else prior_by_position()
         self._right: list[float] = (_PRIOR_WEIGHT * prior).tolist()
         self._judged = [_PRIOR_WEIGHT] * len(_EDGES)
         self._start_right, self._start_judged = list(self._right), list(self._judged)
 
-    def chance(self, cell: int) -> float:
+    def rng(self, cell: int) -> float:
         return self._right[cell] / self._judged[cell]
 
     @property
     def chances(self) -> list[float]:
         """Chance that the next token is right, per cell."""
-        return [self.chance(cell) for cell in range(len(_EDGES))]
+        return [self.rng(cell) for cell in range(len(_EDGES))]
 
     def count(self, cell: int, right: float) -> None:
         """Forgets towards the prior, never beyond it."""
@@ -86,7 +86,7 @@ class Shared:
         self._judged[cell] = prior_judged + _SHARED_KEEP * (self._judged[cell] - prior_judged) + 1
 
 
-class Survival:
+class Acceptance:
     """One source's record in one request, on top of what all requests share."""
 
     __slots__ = ("_by_start", "_judged", "_right", "accepted", "judged", "shared")
@@ -95,14 +95,14 @@ class Survival:
         self.shared = shared
         self._right = [0.0] * len(_EDGES)
         self._judged = [0.0] * len(_EDGES)
-        chances = [_cautious(chance, 0.0) for chance in shared.chances]
+        chances = [_cautious(rng, 0.0) for rng in shared.chances]
         self._by_start = [chances[cell] for cell in _CELLS]
         self.judged = 0  # tokens of this source judged in this request
         self.accepted = 0
 
-    def steps(self, evidence: int, count: int = MOST) -> list[float]:
+    def steps(self, match_length: int, count: int = MOST) -> list[float]:
         """Entry i: chance that token i is right if those before it were; at most MOST of them."""
-        start = (evidence if evidence < _LAST else _LAST) if self.shared.weighs else 0
+        start = (match_length if match_length < _LAST else _LAST) if self.shared.weighs else 0
         return self._by_start[start : start + count]
 
     def ahead(self, preview: Preview, most: int) -> list[float]:
@@ -111,23 +111,23 @@ class Survival:
         likeliest, and where counting says otherwise the later ones are taken for no likelier."""
         count = min(most, len(preview.tokens), MOST)
         if preview.each is None and preview.parents is None:
-            return survival_of(self.steps(preview.evidence, count))
+            return prefix_acceptance(self.steps(preview.match_length, count))
         steps = [self._by_start[start] for start in _starts(preview)[:count]]
         if preview.parents is None:
-            return survival_of(steps)
+            return prefix_acceptance(steps)
         reached: list[float] = []
         for step, parent in zip(steps, preview.parents, strict=False):
             reached.append(step * (reached[parent] if parent >= 0 else 1.0))
         return falling(reached)
 
-    def chances(self, evidence: int, count: int) -> np.ndarray:
+    def chances(self, match_length: int, count: int) -> np.ndarray:
         """Entry i: chance that tokens 0…i are all accepted; `count` of them, at most MOST."""
-        return np.cumprod(self.steps(evidence, count))
+        return np.cumprod(self.steps(match_length, count))
 
-    def learn(self, evidence: int, right: int, judged: int) -> None:
+    def learn(self, match_length: int, right: int, judged: int) -> None:
         """`judged` tokens of a proposal were judged, the first `right` of them accepted: all, or
         all but the last."""
-        start = (evidence if evidence < _LAST else _LAST) if self.shared.weighs else 0
+        start = (match_length if match_length < _LAST else _LAST) if self.shared.weighs else 0
         for index in range(judged):
             self._count(_CELLS[start + index], 1.0 if index < right else 0.0)
         self.judged += judged
@@ -154,12 +154,12 @@ class Survival:
         if preview.each is not None or preview.parents is not None:
             self._judge_each(preview, committed)
             return
-        tokens, evidence = preview.tokens, preview.evidence
+        tokens, match_length = preview.tokens, preview.match_length
         right = 0
         judged = min(len(tokens), len(committed))
         while right < judged and tokens[right] == committed[right]:
             right += 1
-        self.learn(evidence, right, min(judged, right + 1))
+        self.learn(match_length, right, min(judged, right + 1))
 
     def _judge_each(self, preview: Preview, committed: Sequence[int]) -> None:
         """The same where every token has evidence of its own, or there are branches: all children
@@ -182,37 +182,37 @@ class Survival:
             self.shared.count(cell, right)
         found = self._right[cell] = _REQUEST_KEEP * self._right[cell] + right
         judged = self._judged[cell] = _REQUEST_KEEP * self._judged[cell] + 1.0
-        chance = (found + _SHARED_WEIGHT * self.shared.chance(cell)) / (judged + _SHARED_WEIGHT)
+        rng = (found + _SHARED_WEIGHT * self.shared.rng(cell)) / (judged + _SHARED_WEIGHT)
         start, end = _EDGES[cell], _ENDS[cell]
-        self._by_start[start:end] = [_cautious(chance, judged)] * (end - start)
+        self._by_start[start:end] = [_cautious(rng, judged)] * (end - start)
 
 
 def falling(chances: Sequence[float]) -> list[float]:
     """Chances that rise nowhere: later entries are taken for no likelier than earlier ones."""
     found: list[float] = []
-    for chance in chances:
-        if chance < NEGLIGIBLE:
+    for rng in chances:
+        if rng < NEGLIGIBLE:
             break
-        found.append(min(chance, found[-1]) if found else chance)
+        found.append(min(rng, found[-1]) if found else rng)
     return found
 
 
-def survival_of(steps: Sequence[float]) -> list[float]:
+def prefix_acceptance(steps: Sequence[float]) -> list[float]:
     """From the chances of each token, given those before it, to those of all up to it."""
-    found, chance = [], 1.0
+    found, rng = [], 1.0
     for step in steps:
-        chance *= step
-        if chance < NEGLIGIBLE:
+        rng *= step
+        if rng < NEGLIGIBLE:
             break
-        found.append(chance)
+        found.append(rng)
     return found
 
 
 def _starts(preview: Preview) -> list[int]:
     """Where in the table each token of a preview stands."""
     if preview.each is not None:
-        return [min(evidence, _LAST) for evidence in preview.each]
-    return [min(preview.evidence + depth, _LAST) for depth in _depths(preview.parents or ())]
+        return [min(match_length, _LAST) for match_length in preview.each]
+    return [min(preview.match_length + depth, _LAST) for depth in _depths(preview.parents or ())]
 
 
 def _depths(parents: Sequence[int]) -> list[int]:
@@ -222,8 +222,8 @@ def _depths(parents: Sequence[int]) -> list[int]:
     return depths
 
 
-def _cautious(chance: float, judged: float) -> float:
+def _cautious(rng: float, judged: float) -> float:
     """A chance, less a part of its standard error in this request. A lookup is watched for nothing,
     so to wait for a little evidence costs little, and to be wrong costs a wide forward."""
-    error = math.sqrt(chance * (1 - chance) / (judged + _SHARED_WEIGHT))
-    return max(0.0, chance - _CAUTION * error)
+    error = math.sqrt(rng * (1 - rng) / (judged + _SHARED_WEIGHT))
+    return max(0.0, rng - _CAUTION * error)

@@ -1,9 +1,9 @@
 """Which draft to ask, and for how many tokens: whatever brings the most expected tokens per second,
 plain decoding included.
 
-It looks at measured costs, at rounds, at committed tokens, and at what foreseeable drafts would
-offer; never at a token that was drawn. So it may choose as it likes without touching the output law
-(docs/exactness.md, non-anticipation).
+It looks at measured costs, at rounds, at committed tokens, and at what previewable drafts would
+offer; never at a token that was drawn. So it may choose as it likes without touching the output
+distribution (docs/exactness.md, non-anticipation).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.policy.acceptance import (
     MOST,
+    Acceptance,
     Shared,
-    Survival,
     falling,
+    prefix_acceptance,
     prior_by_place,
     prior_of,
-    survival_of,
 )
-from paceline.policy.allocate import for_batch, for_drafted_batch, for_one, plain
+from paceline.policy.allocate import baseline, for_batch, for_drafted_batch, for_one
 from paceline.policy.costs import Costs
 from paceline.policy.learned import LearnedCosts
 from paceline.policy.live import LiveCosts
-from paceline.policy.stats import Account
-from paceline.policy.warnings import Notices
+from paceline.policy.stats import PolicyStats
+from paceline.policy.warnings import Warnings
 from paceline.types import Choice, Preview, Round
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ log = logging.getLogger("paceline")
 LEAST_GAIN = 1.05  # below this, plain decoding: wide forwards cost more in use than in a profile
 _PROBE_SHARE = 0.01  # of decoding time may go into finding out whether a priced draft pays now
 _HORIZON = 64  # tokens over which catching up is written off
-_PLAIN = Choice(None, 0)
+_BASELINE = Choice(None, 0)
 
 
 @dataclass(slots=True)
 class Source:
     """A draft on offer, as the policy sees it.
 
-    foreseeable    `Draft.foreseeable`: free, and judged in every round whether asked or not
+    previewable    `Draft.previewable`: free, and judged in every round whether asked or not
     weighs         `Draft.weighs`: it says how much speaks for a proposal
     prior          `Draft.prior`
     branches       `Draft.branches`
@@ -56,7 +56,7 @@ class Source:
     """
 
     name: str
-    foreseeable: bool = False
+    previewable: bool = False
     weighs: bool = False
     costs: Costs | None = None
     prior: Sequence[float] | None = None
@@ -86,31 +86,36 @@ class _Priced:
     learned: _Learned = field(default_factory=_Learned)
     credit_s: float = 0.0  # saved up for the next probe
 
-    def seconds(self, sequences: int, limit: int, behind: int) -> float:
-        """Of proposing `limit` tokens for `sequences` that together have `behind` to read."""
+    def seconds(self, sequences: int, max_draft_tokens: int, pending_tokens: int) -> float:
+        """Of proposing `max_draft_tokens` tokens for `sequences` that together have
+        `pending_tokens` to read."""
         if self.live is None:
             return self.learned.ask_s * sequences
         step = self.live.steps_s(sequences)[sequences]
-        forwards = limit if self.source.forwards is None else min(limit, self.source.forwards)
-        return self.live.feed_s(max(1, behind)) + (forwards - 1) * step
+        forwards = (
+            max_draft_tokens
+            if self.source.forwards is None
+            else min(max_draft_tokens, self.source.forwards)
+        )
+        return self.live.feed_s(max(1, pending_tokens)) + (forwards - 1) * step
 
 
 @dataclass(slots=True)
 class _Notes:
     """What the policy keeps of one stream."""
 
-    survivals: dict[str, Survival]
+    acceptances: dict[str, Acceptance]
     length: int = 0  # committed tokens when the choice was made
     rounds: int = 0
-    previews: list[tuple[Survival, Preview]] = field(default_factory=list)
+    previews: list[tuple[Acceptance, Preview]] = field(default_factory=list)
 
 
 _Option: TypeAlias = tuple[str, list[float]]
-"""A source for one stream, and its survival by position, as far as it may be asked."""
+"""A source for one stream, and its acceptance by position, as far as it may be asked."""
 
 
 class MeasuredPolicy:
-    """The default policy: measured costs, counted survival, and 0 as one of the limits.
+    """The default policy: measured costs, counted acceptance, and 0 as one of the limits.
 
     costs      of the target; learned ones where nobody could profile it
     sources    the drafts on offer
@@ -132,35 +137,35 @@ class MeasuredPolicy:
     ) -> None:
         self.costs = costs if isinstance(costs, LearnedCosts) else LiveCosts(costs, frozen=frozen)
         self.profiled = costs if isinstance(costs, Costs) else None
-        self.account = Account()
+        self.policy_stats = PolicyStats()
         self.frozen = frozen
         self._most = min(most, MOST)
-        self._foreseeable = [source.name for source in sources if source.foreseeable]
+        self._previewable = [source.name for source in sources if source.previewable]
         self._sources = {source.name: source for source in sources}
         self._shared: dict[tuple[str, float], Shared] = {}
         self._last: list[Stream] = []
         self._expected_s: dict[str, float] = {}
-        self._notices = Notices(say)
+        self._warnings = Warnings(say)
         self._priced: dict[str, _Priced] = {}
         for source in sources:
             # What can't pay even if always right is not on offer.
-            if not source.foreseeable and not (
+            if not source.previewable and not (
                 isinstance(costs, Costs)
-                and self._notices.cannot_pay(costs, source.name, source.costs)
+                and self._warnings.cannot_pay(costs, source.name, source.costs)
             ):
                 live = None if source.costs is None else LiveCosts(source.costs, frozen=frozen)
                 self._priced[source.name] = _Priced(source, live)
 
     def fresh(self) -> MeasuredPolicy:
         """A policy that has counted nothing yet, with the same live costs and learned prices."""
-        twin = copy(self)
-        twin.account, twin._shared, twin._last = Account(), {}, []
-        twin._priced = {name: replace(p, credit_s=0.0) for name, p in self._priced.items()}
-        return twin
+        fork = copy(self)
+        fork.policy_stats, fork._shared, fork._last = PolicyStats(), {}, []
+        fork._priced = {name: replace(p, credit_s=0.0) for name, p in self._priced.items()}
+        return fork
 
     def __call__(self, streams: Sequence[Stream]) -> list[Choice]:
         """One choice per stream. Raises SettingError for a source that is none of its drafts."""
-        self.settle()
+        self.learn_from_rounds()
         notes = [self._notes(stream) for stream in streams]
         options = [self._options(s, n) for s, n in zip(streams, notes, strict=True)]
         choices = self._choose(streams, options)
@@ -177,20 +182,23 @@ class MeasuredPolicy:
     def _expected(self, name: str, streams: Sequence[Stream], choices: Sequence[Choice]) -> float:
         """Seconds that a source's proposals of this round should take."""
         asked = [
-            (stream.behind(name), choice.limit)
+            (stream.pending_tokens(name), choice.max_draft_tokens)
             for stream, choice in zip(streams, choices, strict=True)
             if choice.source == name and stream.prompt_is_read
         ]
         if not asked:
             return 0.0
-        behind, limits = sum(b for b, _ in asked), [limit for _, limit in asked]
-        return self._priced[name].seconds(len(asked), max(limits), behind)
+        pending_tokens, limits = (
+            sum(b for b, _ in asked),
+            [max_draft_tokens for _, max_draft_tokens in asked],
+        )
+        return self._priced[name].seconds(len(asked), max(limits), pending_tokens)
 
     # What the last rounds taught.
 
-    def settle(self) -> None:
+    def learn_from_rounds(self) -> None:
         """Learn from the rounds since the last choice. The next choice does it by itself; call it
-        to bring `account` up to date after the last round."""
+        to bring `policy_stats` up to date after the last round."""
         streams = [s for s in self._last if len(s.rounds) > s.policy_notes.rounds]
         self._last = []
         for stream in streams:
@@ -207,7 +215,7 @@ class MeasuredPolicy:
         round_s = self.costs.round_s(count, context)
         if count < len(round_s):
             for round in decoding:
-                self.account.add(round, round_s[count] * self.costs.drift / count)
+                self.policy_stats.add(round, round_s[count] * self.costs.drift / count)
 
     def _learn_prices(self, decoding: Sequence[Round]) -> None:
         """What drafting took, against what was due."""
@@ -218,13 +226,13 @@ class MeasuredPolicy:
                 continue
             if priced.live is None:
                 priced.learned.observe(seconds / len(rounds))
-            elif all(round.proposed == round.limit for round in rounds):
+            elif all(round.proposed == round.max_draft_tokens for round in rounds):
                 priced.live.observe_whole(self._expected_s.get(name, 0.0), seconds)
 
     def _learn(self, stream: Stream, notes: _Notes) -> None:
         new = stream.history.tokens[notes.length :]
-        for survival, preview in notes.previews:
-            survival.judge(preview, new)
+        for acceptance, preview in notes.previews:
+            acceptance.judge(preview, new)
         notes.previews = []
         round = stream.rounds[-1]
         if round.prefill:
@@ -233,17 +241,17 @@ class MeasuredPolicy:
             if round.source != name:
                 priced.credit_s += _PROBE_SHARE * self._share_s(round)
                 continue
-            survival = notes.survivals[name]
+            acceptance = notes.acceptances[name]
             if priced.source.branches:
                 path = range(round.accepted) if round.path is None else round.path
-                survival.learn_places(path, round.proposed)
-                short = round.proposed < round.limit
+                acceptance.learn_places(path, round.proposed)
+                short = round.proposed < round.max_draft_tokens
             else:
-                survival.learn(0, round.accepted, min(round.proposed, round.accepted + 1))
-                short = round.accepted == round.proposed < round.limit
+                acceptance.learn(0, round.accepted, min(round.proposed, round.accepted + 1))
+                short = round.accepted == round.proposed < round.max_draft_tokens
             if short and not stream.finished:
-                survival.miss(round.proposed)
-            self._notices.collapsed(name, priced.source.costs, survival, stream.request.sampling)
+                acceptance.miss(round.proposed)
+            self._warnings.collapsed(name, priced.source.costs, acceptance, stream.request.sampling)
 
     def _share_s(self, round: Round) -> float:
         """What a round took, in one sequence's share; by the costs where only they may decide."""
@@ -259,10 +267,10 @@ class MeasuredPolicy:
         notes: Any = stream.policy_notes
         if notes is None:
             temperature = round(stream.request.sampling.temperature, 1)
-            names = [*self._foreseeable, *self._priced]
+            names = [*self._previewable, *self._priced]
             if stream.request.draft is not None:
                 names = [name for name in names if name == stream.request.draft]
-            notes = _Notes({name: Survival(self._prior(name, temperature)) for name in names})
+            notes = _Notes({name: Acceptance(self._prior(name, temperature)) for name in names})
             stream.policy_notes = notes
         found: _Notes = notes
         return found
@@ -272,28 +280,31 @@ class MeasuredPolicy:
         if key not in self._shared:
             source = self._sources[name]
             prior = None if source.prior is None else prior_of(source.prior)
-            if prior is None and source.branches and not source.foreseeable:
+            if prior is None and source.branches and not source.previewable:
                 prior = prior_by_place()
             self._shared[key] = Shared(weighs=source.weighs, prior=prior)
         return self._shared[key]
 
     def _options(self, stream: Stream, notes: _Notes) -> list[_Option]:
-        limit = stream.request.draft_limit
-        most = min(self._most if limit is None else min(limit, self._most), stream.room - 1)
+        max_draft_tokens = stream.request.max_draft_tokens
+        most = min(
+            self._most if max_draft_tokens is None else min(max_draft_tokens, self._most),
+            stream.remaining_tokens - 1,
+        )
         options: list[_Option] = []
-        for name, survival in notes.survivals.items():
+        for name, acceptance in notes.acceptances.items():
             priced = self._priced.get(name)
             if priced is not None:
                 if most > 0:
                     by_place = priced.source.branches
-                    steps = survival.steps(0, most)
-                    options.append((name, falling(steps) if by_place else survival_of(steps)))
+                    steps = acceptance.steps(0, most)
+                    options.append((name, falling(steps) if by_place else prefix_acceptance(steps)))
                 continue
             preview = stream.preview(name, self._most)
             if preview.tokens:
-                notes.previews.append((survival, preview))
+                notes.previews.append((acceptance, preview))
                 if most > 0:
-                    options.append((name, survival.ahead(preview, most)))
+                    options.append((name, acceptance.ahead(preview, most)))
         return options
 
     # What is worth asking.
@@ -304,7 +315,7 @@ class MeasuredPolicy:
             return []
         context = sum(len(stream.history) for stream in streams) // count
         round_s = self.costs.round_s(count, context)
-        least = LEAST_GAIN * plain(round_s, count)
+        least = LEAST_GAIN * baseline(round_s, count)
         if count == 1:
             choices = [self._for_one(streams[0], options[0], round_s, least)]
         else:
@@ -314,14 +325,14 @@ class MeasuredPolicy:
     def _for_one(
         self, stream: Stream, options: list[_Option], round_s: list[float], least: float
     ) -> Choice:
-        best_rate, best = least, _PLAIN
-        for name, survival in options:
+        best_rate, best = least, _BASELINE
+        for name, acceptance in options:
             first_s, step_s = self._draft_s(name, [stream], 1)
             priced = self._priced.get(name)
             most = None if priced is None else priced.source.forwards
-            rate, limit = for_one(survival, round_s, first_s[1], step_s[1], most)
+            rate, max_draft_tokens = for_one(acceptance, round_s, first_s[1], step_s[1], most)
             if rate > best_rate:
-                best_rate, best = rate, Choice(name, limit)
+                best_rate, best = rate, Choice(name, max_draft_tokens)
         return best
 
     def _for_batch(
@@ -331,14 +342,14 @@ class MeasuredPolicy:
         round_s: list[float],
         least: float,
     ) -> list[Choice]:
-        free, names = _likeliest(options, self._foreseeable)
-        best_rate, choices = least, [_PLAIN] * len(streams)
+        free, names = _likeliest(options, self._previewable)
+        best_rate, choices = least, [_BASELINE] * len(streams)
         plan = for_batch(free, round_s)
         if plan.rate > best_rate:
             best_rate, choices = plan.rate, _choices(names, plan.limits)
         for name in self._priced:
             # Free sources come along where they are likelier.
-            mixed, named = _likeliest(options, [*self._foreseeable, name])
+            mixed, named = _likeliest(options, [*self._previewable, name])
             asked = [s for s, chosen in zip(streams, named, strict=True) if chosen == name]
             if asked:
                 first_s, step_s = self._draft_s(name, asked, len(streams))
@@ -362,7 +373,11 @@ class MeasuredPolicy:
             ask_s = priced.learned.ask_s / drift
             return [n * ask_s for n in range(most + 1)], [0.0] * (most + 1)
         live = priced.live
-        owed = sum(_owed_s(live, s.behind(name), s.room) for s in asked) / len(asked) / drift
+        owed = (
+            sum(_owed_s(live, s.pending_tokens(name), s.remaining_tokens) for s in asked)
+            / len(asked)
+            / drift
+        )
         return [n * owed for n in range(most + 1)], [step / drift for step in live.steps_s(most)]
 
     def _probe(
@@ -382,46 +397,46 @@ class MeasuredPolicy:
             return choices
         wider_s = (round_s[wider] - round_s[wider - 1]) * self.costs.drift
         for number, (stream, offered) in enumerate(zip(streams, options, strict=True)):
-            may = stream.prompt_is_read and choices[number] is _PLAIN
+            may = stream.prompt_is_read and choices[number] is _BASELINE
             for name, _ in offered if may else ():
                 priced = self._priced.get(name)
                 if priced is None:
                     continue
-                price_s = priced.seconds(1, 1, stream.behind(name)) + max(0.0, wider_s)
+                price_s = priced.seconds(1, 1, stream.pending_tokens(name)) + max(0.0, wider_s)
                 if priced.credit_s >= price_s:
                     priced.credit_s = 0.0
                     return [*choices[:number], Choice(name, 1), *choices[number + 1 :]]
         return choices
 
 
-def _owed_s(live: LiveCosts, behind: int, room: int) -> float:
+def _owed_s(live: LiveCosts, pending_tokens: int, remaining_tokens: int) -> float:
     """What the first drafted token costs beyond a step: what lies far behind is read once, and
     serves many rounds."""
-    if behind <= 1:
+    if pending_tokens <= 1:
         return 0.0
     usual = live.feed_s(2)
-    spread = max(1.0, min(room, _HORIZON) / 2)
-    return usual - live.feed_s(1) + (live.feed_s(behind) - usual) / spread
+    spread = max(1.0, min(remaining_tokens, _HORIZON) / 2)
+    return usual - live.feed_s(1) + (live.feed_s(pending_tokens) - usual) / spread
 
 
 def _likeliest(
     options: list[list[_Option]], sources: Sequence[str]
 ) -> tuple[list[list[float]], list[str | None]]:
-    """Per sequence the survival of the source with the most expected tokens, and its name."""
-    survival: list[list[float]] = []
+    """Per sequence the acceptance of the source with the most expected tokens, and its name."""
+    acceptance: list[list[float]] = []
     names: list[str | None] = []
     for offered in options:
         best, best_name, most = list[float](), None, 0.0
         for name, chances in offered:
             if name in sources and (total := sum(chances)) > most:
                 best, best_name, most = chances, name, total
-        survival.append(best)
+        acceptance.append(best)
         names.append(best_name)
-    return survival, names
+    return acceptance, names
 
 
 def _choices(names: Sequence[str | None], limits: Sequence[int]) -> list[Choice]:
     return [
-        Choice(name, limit) if limit and name is not None else _PLAIN
-        for name, limit in zip(names, limits, strict=True)
+        Choice(name, max_draft_tokens) if max_draft_tokens and name is not None else _BASELINE
+        for name, max_draft_tokens in zip(names, limits, strict=True)
     ]

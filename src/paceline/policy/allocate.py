@@ -1,7 +1,7 @@
 """How many tokens to draft for each sequence of a batch: the most expected tokens per second.
 
 Pure functions of chances and seconds, on plain lists: there are few numbers, and a round should
-not wait for its own planning. Each further position adds its survival, which never rises, so that
+not wait for its own planning. Each further position adds its acceptance, which never rises, so that
 taking the most likely tokens of all sequences first always takes prefixes. Every total is tried
 and none is assumed to be the last good one: seconds have steps.
 """
@@ -19,13 +19,13 @@ class Plan(NamedTuple):
     limits: list[int]
 
 
-def plain(round_s: Sequence[float], sequences: int) -> float:
+def baseline(round_s: Sequence[float], sequences: int) -> float:
     """Tokens per second without drafts; `round_s` holds a round's seconds by rows."""
     return sequences / round_s[sequences] if sequences < len(round_s) else 0.0
 
 
 def for_one(
-    survival: Sequence[float],
+    acceptance: Sequence[float],
     round_s: Sequence[float],
     first_s: float = 0.0,
     step_s: float = 0.0,
@@ -33,14 +33,14 @@ def for_one(
 ) -> tuple[float, int]:
     """Best rate and limit (1 or more) of one sequence.
 
-    survival    entry i: chance that tokens 0…i are all accepted
+    acceptance    entry i: chance that tokens 0…i are all accepted
     first_s     seconds of drafting anything at all, and
     step_s      of each step
     steps       most steps of a proposal; None is one for each drafted token
     """
     best_rate, best, tokens, paid_s = 0.0, 0, 1.0, first_s
-    for limit, chance in enumerate(survival[: len(round_s) - 2], start=1):
-        tokens += chance
+    for limit, rng in enumerate(acceptance[: len(round_s) - 2], start=1):
+        tokens += rng
         if steps is None or limit <= steps:
             paid_s += step_s
         rate = tokens / (round_s[limit + 1] + paid_s)
@@ -49,16 +49,14 @@ def for_one(
     return best_rate, best
 
 
-def for_batch(survival: Sequence[Sequence[float]], round_s: Sequence[float]) -> Plan:
+def for_batch(acceptance: Sequence[Sequence[float]], round_s: Sequence[float]) -> Plan:
     """One budget of rows over all sequences, where drafting itself costs nothing.
 
-    survival    per sequence as above; empty where a sequence has nothing to offer
+    acceptance    per sequence as above; empty where a sequence has nothing to offer
     """
-    sequences = len(survival)
+    sequences = len(acceptance)
     # Sorting is stable, so that equally likely tokens of one sequence stay in their order.
-    order = sorted(
-        [(-chance, number) for number, chances in enumerate(survival) for chance in chances]
-    )
+    order = sorted([(-rng, number) for number, chances in enumerate(acceptance) for rng in chances])
     best_rate, best, tokens, rows = 0.0, 0, float(sequences), sequences
     for place, (negative, _) in enumerate(order[: max(0, len(round_s) - 1 - sequences)], start=1):
         tokens -= negative
@@ -73,7 +71,7 @@ def for_batch(survival: Sequence[Sequence[float]], round_s: Sequence[float]) -> 
 
 
 def for_drafted_batch(
-    survival: Sequence[Sequence[float]],
+    acceptance: Sequence[Sequence[float]],
     round_s: Sequence[float],
     first_s: Sequence[float],
     step_s: Sequence[float],
@@ -86,10 +84,10 @@ def for_drafted_batch(
     step_s     of each step of n sequences
     steps      most steps of a proposal; None is one for each drafted token
     """
-    sequences, gains = len(survival), [0.0] * len(survival)
-    best_rate, best_limit, best_taken = 0.0, 0, list[int]()
-    for limit in range(1, max(map(len, survival), default=0) + 1):
-        for number, chances in enumerate(survival):
+    sequences, gains = len(acceptance), [0.0] * len(acceptance)
+    best_rate, best_draft_tokens, best_taken = 0.0, 0, list[int]()
+    for limit in range(1, max(map(len, acceptance), default=0) + 1):
+        for number, chances in enumerate(acceptance):
             if limit <= len(chances):
                 gains[number] += chances[limit - 1]
         order = sorted(range(sequences), key=gains.__getitem__, reverse=True)
@@ -102,8 +100,8 @@ def for_drafted_batch(
             paid = limit if steps is None else min(limit, steps)
             rate = tokens / (round_s[rows] + first_s[count] + paid * step_s[count])
             if rate > best_rate:
-                best_rate, best_limit, best_taken = rate, limit, order[:count]
+                best_rate, best_draft_tokens, best_taken = rate, limit, order[:count]
     limits = [0] * sequences
     for number in best_taken:
-        limits[number] = best_limit
+        limits[number] = best_draft_tokens
     return Plan(best_rate, limits)

@@ -1,6 +1,6 @@
 """When a draft pays, as arithmetic.
 
-One round of limit k takes r(k + 1) + k·c + o target passes of width 1 and gives 1 + Σ survival
+One round of limit k takes r(k + 1) + k·c + o target passes of width 1 and gives 1 + Σ acceptance
 tokens; a plain round takes 1 + o and gives one. r(w) is the cost of w rows over that of one, c the
 draft's seconds per drafted token and o those outside forwards, each over the target's T(1).
 Leviathan et al. 2023 (theorem 3.8) is the case r = 1, o = 0.
@@ -33,13 +33,13 @@ def expected_tokens(acceptance: float, limit: int) -> float:
     return float(sum(acceptance**i for i in range(limit + 1)))
 
 
-def tokens_per_round(survival: Sequence[float]) -> float:
-    """The same for survival by position: 1 + Σ.
+def tokens_per_round(acceptance: Sequence[float]) -> float:
+    """The same for acceptance by position: 1 + Σ.
 
     >>> tokens_per_round([0.5, 0.25])
     1.75
     """
-    return 1.0 + float(sum(survival))
+    return 1.0 + float(sum(acceptance))
 
 
 def speed_up(
@@ -55,7 +55,7 @@ def speed_up(
     return tokens * (1 + overhead) / (r(limit + 1) + limit * draft_cost + overhead)
 
 
-def best_limit(
+def best_draft_tokens(
     acceptance: float,
     r: Ratio,
     *,
@@ -66,9 +66,9 @@ def best_limit(
     """The limit with the highest speed-up, and that speed-up; 0 and 1.0 where none pays. Every
     limit is tried: r(w) has steps, so the first fall is not the end.
 
-    >>> best_limit(0.8, lambda width: 1 + 0.05 * (width - 1))
+    >>> best_draft_tokens(0.8, lambda width: 1 + 0.05 * (width - 1))
     (8, 3.092)
-    >>> best_limit(0.3, lambda width: float(width))
+    >>> best_draft_tokens(0.3, lambda width: float(width))
     (0, 1.0)
     """
     best = 0, 1.0
@@ -158,14 +158,14 @@ class Prices:
     most: int
 
 
-LEAST_HOPE = 1.05
+LEAST_SPEEDUP_BOUND = 1.05
 """Times plain of a draft that is always right, below which it is not worth asking."""
 
 
-def best_hope(priced: Prices) -> tuple[int, float]:
-    """The limit and the times plain of a draft that is always right; 0 and 1.0 if even that
+def best_speedup_bound(priced: Prices) -> tuple[int, float]:
+    """The limit and the speedup of a draft that is always right; 0 and 1.0 if even that
     loses."""
-    return best_limit(
+    return best_draft_tokens(
         1.0,
         priced.r,
         draft_cost=priced.draft_cost,
@@ -188,11 +188,11 @@ def prices(target: Costs, draft: Costs | None = None, *, context: int = 0) -> Pr
     )
 
 
-def speed_up_of(survival: np.ndarray, priced: Prices) -> np.ndarray:
-    """Times plain for limits 1, 2, … from survival by position and measured costs; entry i is
+def speed_up_of(acceptance: np.ndarray, priced: Prices) -> np.ndarray:
+    """Times plain for limits 1, 2, … from acceptance by position and measured costs; entry i is
     limit i + 1."""
-    limits = np.arange(1, min(len(survival), priced.most) + 1)
-    tokens = 1 + np.cumsum(survival[: len(limits)])
+    limits = np.arange(1, min(len(acceptance), priced.most) + 1)
+    tokens = 1 + np.cumsum(acceptance[: len(limits)])
     seconds = np.asarray([priced.r(int(limit) + 1) for limit in limits])
     seconds = seconds + limits * priced.draft_cost + priced.overhead
     return np.asarray(tokens * (1 + priced.overhead) / seconds)

@@ -61,25 +61,25 @@ class LearnedCosts:
         if not row_share >= 0:
             raise SettingError(f"row_share is {row_share}.", "It must be 0 or more.")
         self._start = row_share
-        self._plain: dict[int, _Seen] = {}  # logarithm of seconds, by sequences
+        self._baseline: dict[int, _Seen] = {}  # logarithm of seconds, by sequences
         self._extra: dict[int, dict[int, _Seen]] = {}  # x, by sequences and drafted rows
         self._up = self._across = 0.0  # of the line: sums of x·e and e²
         self._tables: dict[int, tuple[int, list[float]]] = {}
         self._in_vain: Counter[int] = Counter()
-        self._steps = self._since_plain = 0
+        self._steps = self._since_baseline = 0
 
     @property
     def row_share(self) -> float:
         """What a drafted row costs over the widths seen, in plain steps of one sequence."""
         return (self._up + self._start * _LINE_WEIGHT) / (self._across + _LINE_WEIGHT)
 
-    def needs_plain(self, sequences: int) -> bool:
+    def needs_baseline(self, sequences: int) -> bool:
         """Whether the step that comes now should be plain: there is nothing, or nothing recent, to
         compare drafted ones with. A few such steps are asked for in vain and no more, where all of
         them have a prompt in them: then `round_s` goes by other numbers of sequences, or by what is
         assumed."""
-        if sequences in self._plain:
-            return self._since_plain >= _MOST_DRAFTED
+        if sequences in self._baseline:
+            return self._since_baseline >= _MOST_DRAFTED
         self._in_vain[sequences] += 1
         return self._in_vain[sequences] <= _MOST_IN_VAIN
 
@@ -89,28 +89,28 @@ class LearnedCosts:
             return
         self._steps += 1
         if rows == sequences:
-            self._observe_plain(sequences, seconds)
-        elif sequences in self._plain:
+            self._observe_baseline(sequences, seconds)
+        elif sequences in self._baseline:
             self._observe_drafted(rows - sequences, sequences, seconds)
 
     def observe_overhead(self, rows: int, seconds: float) -> None:
         """A step is timed as a whole; there is nothing outside it."""
 
-    def _observe_plain(self, sequences: int, seconds: float) -> None:
-        self._since_plain = 0
-        known = self._plain.setdefault(sequences, _Seen())
+    def _observe_baseline(self, sequences: int, seconds: float) -> None:
+        self._since_baseline = 0
+        known = self._baseline.setdefault(sequences, _Seen())
         off = math.log(seconds) - known.value
         known.move(known.value + (_bounded(off) if known.count > 2 else off))
         for extra, seen in self._extra.get(sequences, {}).items():
             seen.value += _FORGET * (self._line(sequences, extra) - seen.value)
 
     def _observe_drafted(self, extra: int, sequences: int, seconds: float) -> None:
-        self._since_plain += 1
-        plain, line = self._plain_s(sequences), self._line(sequences, extra)
+        self._since_baseline += 1
+        baseline, line = self._baseline_s(sequences), self._line(sequences, extra)
         known = self._extra.setdefault(sequences, {}).setdefault(extra, _Seen(line))
         # A step may be held up by anything, and is never early: what is far too long says little.
-        due = plain * (1 + known.value)
-        x = max(0.0, due * math.exp(_bounded(math.log(seconds / due))) / plain - 1)
+        due = baseline * (1 + known.value)
+        x = max(0.0, due * math.exp(_bounded(math.log(seconds / due))) / baseline - 1)
         known.move(x)
         # All on one line, as if the sequences were one (`_line`).
         alone = x * (1 + self.row_share * (sequences - 1))
@@ -123,16 +123,16 @@ class LearnedCosts:
         share = self.row_share
         return share * extra / (1 + share * (sequences - 1))
 
-    def _plain_s(self, sequences: int) -> float:
+    def _baseline_s(self, sequences: int) -> float:
         """Of a number of sequences not seen yet, by the line from the nearest one."""
-        if sequences in self._plain:
-            return math.exp(self._plain[sequences].value)
-        if not self._plain:
+        if sequences in self._baseline:
+            return math.exp(self._baseline[sequences].value)
+        if not self._baseline:
             return 1.0
-        near = min(self._plain, key=lambda n: abs(n - sequences))
+        near = min(self._baseline, key=lambda n: abs(n - sequences))
         share = self.row_share
         scale = (1 + share * (sequences - 1)) / (1 + share * (near - 1))
-        return math.exp(self._plain[near].value) * scale
+        return math.exp(self._baseline[near].value) * scale
 
     def round_s(self, sequences: int = 1, context: int = 0) -> list[float]:  # noqa: ARG002
         """Entry r: seconds of a step of r rows; infinite below `sequences`. Renewed every few
@@ -144,7 +144,7 @@ class LearnedCosts:
             for drafted, seen in self._extra.get(sequences, {}).items():
                 if drafted < len(x):
                     x[drafted] = seen.value
-            table = [math.inf] * sequences + (self._plain_s(sequences) * (1 + x)).tolist()
+            table = [math.inf] * sequences + (self._baseline_s(sequences) * (1 + x)).tolist()
             found = self._tables[sequences] = self._steps, table
         return found[1]
 

@@ -94,13 +94,15 @@ class LiveCosts:
         profiled = self._profile(self._key(sequences, context))
         if rows >= len(profiled) or not math.isfinite(profiled[rows]):
             return
-        plain = rows == sequences
+        baseline = rows == sequences
         known = self._corrections.setdefault(sequences, {}).setdefault(rows, _Correction())
-        off = math.log(seconds / float(profiled[rows])) - self._drift - (0 if plain else known.log)
+        off = (
+            math.log(seconds / float(profiled[rows])) - self._drift - (0 if baseline else known.log)
+        )
         off = max(-_MOST_MOVED, min(_MOST_MOVED, off))
         known.seen += 1
         gain = max(_SPEED, 1 / (known.seen + 1))
-        if plain:
+        if baseline:
             # Plain rounds say what the drift is; the other rows are compared with them.
             self._drift += gain * off
             self._forget(sequences)
@@ -147,8 +149,9 @@ class LiveCosts:
 
 
 class _Overhead:
-    """A straight line through (rows, seconds) pairs, the older the less: each row has a law to be
-    worked out, which is dear where tokens are sampled from a large vocabulary."""
+    """A straight line through (rows, seconds) pairs, the older the less: each row has a
+    distribution to be worked out, which is dear where tokens are sampled from a large
+    vocabulary."""
 
     def __init__(self, start_s: float) -> None:
         self._rows = self._seconds = self._products = self._squares = 0.0

@@ -11,12 +11,13 @@ from paceline.types import Round
 
 
 @dataclass(slots=True)
-class Account:
+class PolicyStats:
     """Sums over decoding rounds; those that shared a forward with a prompt are kept out.
 
     limits     how often each limit was chosen, 0 included
     spent_s    what the rounds took
-    plain_s    what their tokens would have taken plainly, by the profile and its present drift: an
+    baseline_s    what their tokens would have taken plainly, by the profile and its present drift:
+                  an
                estimate, which a bench replaces by a measurement
     """
 
@@ -24,56 +25,62 @@ class Account:
     drafted: int = 0
     limits: Counter[int] = field(default_factory=Counter)
     spent_s: float = 0.0
-    plain_s: float = 0.0
+    baseline_s: float = 0.0
 
-    def add(self, round: Round, plain_token_s: float) -> None:
+    def add(self, round: Round, baseline_token_s: float) -> None:
         self.rounds += 1
-        self.drafted += round.limit > 0
-        self.limits[round.limit] += 1
+        self.drafted += round.max_draft_tokens > 0
+        self.limits[round.max_draft_tokens] += 1
         self.spent_s += round.draft_s + round.verify_s + round.other_s
-        self.plain_s += round.emitted * plain_token_s
+        self.baseline_s += round.emitted * baseline_token_s
 
-    def __add__(self, other: Account) -> Account:
-        return Account(
+    def __add__(self, other: PolicyStats) -> PolicyStats:
+        return PolicyStats(
             self.rounds + other.rounds,
             self.drafted + other.drafted,
             self.limits + other.limits,
             self.spent_s + other.spent_s,
-            self.plain_s + other.plain_s,
+            self.baseline_s + other.baseline_s,
         )
 
     @property
     def saved_s(self) -> float:
-        return self.plain_s - self.spent_s
+        return self.baseline_s - self.spent_s
 
     def as_json(self) -> dict[str, Any]:
         return {
             "rounds": self.rounds,
             "rounds_asked": self.drafted,
-            "limits": {str(limit): n for limit, n in sorted(self.limits.items())},
+            "limits": {
+                str(max_draft_tokens): n for max_draft_tokens, n in sorted(self.limits.items())
+            },
             "spent_s": self.spent_s,
-            "plain_s_by_costs": self.plain_s,
+            "baseline_s_by_costs": self.baseline_s,
             "saved_s_by_costs": self.saved_s,
         }
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Account:
+    def from_json(cls, row: Mapping[str, Any]) -> PolicyStats:
         return cls(
             row["rounds"],
             row["rounds_asked"],
-            Counter({int(limit): n for limit, n in row["limits"].items()}),
+            Counter({int(max_draft_tokens): n for max_draft_tokens, n in row["limits"].items()}),
             row["spent_s"],
-            row["plain_s_by_costs"],
+            row["baseline_s_by_costs"],
         )
 
     def sentence(self) -> str:
         """For a terminal."""
         if not self.rounds:
             return "no rounds after the first token"
-        asked = Counter({limit: n for limit, n in self.limits.items() if limit})
-        common = ", ".join(f"{limit} ({n}×)" for limit, n in asked.most_common(3))
+        asked = Counter(
+            {max_draft_tokens: n for max_draft_tokens, n in self.limits.items() if max_draft_tokens}
+        )
+        common = ", ".join(
+            f"{max_draft_tokens} ({n}×)" for max_draft_tokens, n in asked.most_common(3)
+        )
         drafted = f"drafted in {self.drafted} of {self.rounds} rounds"
         if common:
             drafted += f", limits {common}"
         word = "saved" if self.saved_s >= 0 else "lost"
-        return f"{drafted}; {word} {abs(self.saved_s):.2f} s against {self.plain_s:.2f} s plain"
+        return f"{drafted}; {word} {abs(self.saved_s):.2f} s against {self.baseline_s:.2f} s plain"

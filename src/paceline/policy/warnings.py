@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.policy.acceptance import Survival
+from paceline.policy.acceptance import Acceptance
 from paceline.policy.break_even import (
-    LEAST_HOPE,
+    LEAST_SPEEDUP_BOUND,
     Prices,
-    best_hope,
+    best_speedup_bound,
     least_acceptance,
     prices,
 )
@@ -18,7 +18,7 @@ from paceline.types import Sampling
 _ENOUGH = 16  # judged tokens before anything is said
 
 
-class Notices:
+class Warnings:
     """Says each thing once.
 
     say    takes a line
@@ -35,8 +35,8 @@ class Notices:
         if draft is None:
             return False
         priced = prices(target, draft)
-        limit, gain = best_hope(priced)
-        if gain >= LEAST_HOPE:
+        max_draft_tokens, gain = best_speedup_bound(priced)
+        if gain >= LEAST_SPEEDUP_BOUND:
             self._least[name] = least_acceptance(
                 priced.r,
                 draft_cost=priced.draft_cost,
@@ -44,7 +44,7 @@ class Notices:
                 most=min(16, priced.most),
             )
             return False
-        so = f"at most {gain:.2f} times as fast as" if limit else "slower than"
+        so = f"at most {gain:.2f} times as fast as" if max_draft_tokens else "slower than"
         self._once(
             name,
             f"The draft {label(name, draft)} can't pay here: {cost_words(priced)}, so even if the "
@@ -53,19 +53,19 @@ class Notices:
         return True
 
     def collapsed(
-        self, name: str, draft: Costs | None, survival: Survival, sampling: Sampling
+        self, name: str, draft: Costs | None, acceptance: Acceptance, sampling: Sampling
     ) -> None:
         """After enough judged tokens, say that a draft is not accepted often enough."""
         least = self._least.get(name)
-        if survival.judged < _ENOUGH or least is None or name in self._said:
+        if acceptance.judged < _ENOUGH or least is None or name in self._said:
             return
-        rate = survival.accepted / survival.judged
+        rate = acceptance.accepted / acceptance.judged
         if rate >= least[1]:
             return
         self._once(
             name,
             f"The draft {label(name, draft)} doesn't pay on this text: {rate:.0%} of "
-            f"{survival.judged} judged tokens were accepted, break-even is {least[1]:.0%}. It is "
+            f"{acceptance.judged} judged tokens were accepted, break-even is {least[1]:.0%}. It is "
             f"asked only now and then. Likely causes: {causes(sampling)}.",
         )
 

@@ -14,7 +14,7 @@ from paceline.report.styles import STYLES, bare, figure_class
 
 SUFFIXES = (".svg", ".png", ".pdf")
 
-_CURE = "pip install 'paceline[plot]'"
+_HINT = "pip install 'paceline[plot]'"
 _COLUMNS = 2
 _LABEL_GAP = 0.045  # least distance of two labels, as a share of the axis
 
@@ -26,7 +26,7 @@ def check_plot(path: Path) -> Path:
         raise SettingError(
             f"The plot {path} ends in {path.suffix!r}.", f"It can end in {', '.join(SUFFIXES)}."
         )
-    figure_class(_CURE)
+    figure_class(_HINT)
     place = path if path.exists() else path.parent
     if path.is_dir() or not os.access(place, os.W_OK):
         raise DataError(f"{path} can't be written.", "Choose another file with --plot.")
@@ -40,7 +40,7 @@ def plot_speed_up(plan: Plan, path: Path) -> None:
     count = len(plan.drafts)
     columns = min(count, _COLUMNS)
     rows = -(-count // columns)
-    figure = figure_class(_CURE)(
+    figure = figure_class(_HINT)(
         figsize=(6.4 * columns, 0.7 + 4.5 * rows), facecolor="white", layout="constrained"
     )
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
@@ -61,16 +61,23 @@ def _draw(panel: Any, draft: DraftPlan, acceptances: Sequence[float]) -> None:
     ends = []
     for index, acceptance in enumerate(acceptances):
         color, line, marker = STYLES[index % len(STYLES)]
-        gains = draft.times_plain(acceptance)
+        gains = draft.speedup(acceptance)
         panel.plot(range(most + 1), gains, color=color, linestyle=line, linewidth=1.6)
         panel.plot(range(1, most + 1), gains[1:], ".", color=color, markersize=3.5)
-        limit = draft.best[acceptance].limit
-        if limit:
+        max_draft_tokens = draft.best[acceptance].max_draft_tokens
+        if max_draft_tokens:
             mark = {"marker": marker, "markersize": 9, "markeredgecolor": "white"}
-            panel.plot([limit], [gains[limit]], color=color, clip_on=False, zorder=3, **mark)
+            panel.plot(
+                [max_draft_tokens],
+                [gains[max_draft_tokens]],
+                color=color,
+                clip_on=False,
+                zorder=3,
+                **mark,
+            )
         ends.append((gains[-1], f"{acceptance:g}", color))
     panel.axhline(1.0, color="black", linewidth=1.2)
-    top = 1.08 * max(1.0, *(max(draft.times_plain(a)) for a in acceptances))
+    top = 1.08 * max(1.0, *(max(draft.speedup(a)) for a in acceptances))
     panel.set_xlim(0, most)
     panel.set_ylim(0, max(1.6, top))
     _label_ends(panel, most, ends)
@@ -127,7 +134,7 @@ def _span(group: Sequence[float]) -> tuple[float, float]:
 def _dress(panel: Any, draft: DraftPlan) -> None:
     panel.set_title(f"{draft.title}\n{price_words(draft)}", fontsize=10)
     panel.set_xlabel("limit: most tokens drafted in a round")
-    panel.set_ylabel("times plain (marked: the best limit)")
+    panel.set_ylabel("speedup (marked: the best limit)")
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.grid(color="0.9", linewidth=0.6)
     panel.set_axisbelow(True)

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.bench.local.run import Described
 from paceline.report.styles import STYLES, figure_class
 from paceline.report.summary import Group
-from paceline.report.svg import CURE, GRID, INK, MUTED, SERIES
+from paceline.report.svg import GRID, HINT, INK, MUTED, SERIES
 from paceline.report.words import shown, title
 
 _WIDTH = 7.2  # inches: 518 px, and a phone scrolls
@@ -42,7 +42,7 @@ def canvas(
     """A figure with room for panels of `body` inches, and margins around them. They are said, as
     finding them would draw everything twice."""
     height = body + top + bottom
-    figure = figure_class(CURE)(figsize=(_WIDTH, height))
+    figure = figure_class(HINT)(figsize=(_WIDTH, height))
     figure.subplots_adjust(
         left=left / _WIDTH,
         right=1 - right / _WIDTH,

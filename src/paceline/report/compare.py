@@ -37,9 +37,9 @@ def _each(values: Any) -> str:
 
 
 def _workload(summary: Summary) -> str:
-    facts = summary.result.header.workload
-    digest = facts.get("prompts_sha256") or facts.get("sha256")
-    name = str(facts.get("name", number(None)))
+    metadata = summary.result.header.workload
+    digest = metadata.get("prompts_sha256") or metadata.get("sha256")
+    name = str(metadata.get("name", number(None)))
     return f"{name}, sha256 {str(digest)[:12]}…" if digest else name
 
 
@@ -50,8 +50,8 @@ def _raw(summary: Summary) -> str:
 
 
 def _machine(summary: Summary) -> str:
-    facts = summary.result.header.machine
-    return f"{facts.get('cpu', number(None))}, {facts.get('cores', number(None))} cores"
+    metadata = summary.result.header.machine
+    return f"{metadata.get('cpu', number(None))}, {metadata.get('cores', number(None))} cores"
 
 
 def _prompts(summary: Summary) -> str:
@@ -97,7 +97,7 @@ def _apart(summaries: Sequence[Summary]) -> Paragraph:
     if not found:
         return Paragraph(
             "These runs have the same target, workload, settings and machine. They were measured "
-            "at different times all the same, so nothing is pooled: compare times plain, each "
+            "at different times all the same, so nothing is pooled: compare speedup, each "
             "against its own plain decoding."
         )
     return Paragraph(
@@ -123,7 +123,7 @@ def _verdicts(summaries: Sequence[Summary]) -> Table:
 
 
 def _figures(summaries: Sequence[Summary]) -> Table:
-    """A row a configuration, by name: plain milliseconds, and times plain of the others."""
+    """A row a configuration, by name: plain milliseconds, and speedup of the others."""
     known = {one.name: one for s in summaries for one in s.result.configurations}
     rows = [
         (name_cell(one), *(_figure(summary, name) for summary in summaries))
@@ -132,7 +132,7 @@ def _figures(summaries: Sequence[Summary]) -> Table:
     return Table(
         ("configuration", *(s.source for s in summaries)),
         tuple(rows),
-        "All prompts: milliseconds per token, and times plain with its 95 % interval",
+        "All prompts: milliseconds per token, and speedup with its 95 % interval",
     )
 
 
@@ -140,5 +140,5 @@ def _figure(summary: Summary, name: str) -> Cell | str:
     one = next((c for c in summary.result.configurations if c.name == name), None)
     if one is None:
         return number(None)
-    ms = number(summary.figures(name).ms_per_token, ".2f", " ms")
-    return Cell(ms) if one.is_plain else Cell(ms, times(summary.ratio(name)))
+    ms = number(summary.stats(name).ms_per_token, ".2f", " ms")
+    return Cell(ms) if one.is_baseline else Cell(ms, times(summary.ratio(name)))

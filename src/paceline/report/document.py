@@ -51,7 +51,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Metadata:
     """Names and what they are."""
 
     pairs: tuple[tuple[str, str], ...]
@@ -103,7 +103,7 @@ class Samples:
     note: str = ""
 
 
-Block: TypeAlias = Paragraph | Table | Facts | Code | Plot | Samples
+Block: TypeAlias = Paragraph | Table | Metadata | Code | Plot | Samples
 
 
 @dataclass(frozen=True, slots=True)

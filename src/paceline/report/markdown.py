@@ -10,7 +10,7 @@ from paceline.report.document import (
     Block,
     Cell,
     Code,
-    Facts,
+    Metadata,
     Paragraph,
     Part,
     Piece,
@@ -61,7 +61,7 @@ def _block(block: Block) -> Iterator[str]:
         yield {"lead": f"**{words}**", "warning": f"> ⚠ {words}"}.get(block.kind, words)
     elif isinstance(block, Table):
         yield from _table(block)
-    elif isinstance(block, Facts):
+    elif isinstance(block, Metadata):
         yield from (f"- {escaped(name)}: {escaped(value)}" for name, value in block.pairs)
     elif isinstance(block, Code):
         yield from fenced(block.text, "sh")

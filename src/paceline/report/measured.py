@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.bench.local.result import Header
 from paceline.bench.local.run import Described
-from paceline.report.document import Block, Code, Facts, Paragraph, Section, Table
+from paceline.report.document import Block, Code, Metadata, Paragraph, Section, Table
 from paceline.report.summary import Summary
 from paceline.report.words import bytes_words, count, name_cell, number, percent, seconds_words
 from paceline.types import Sampling
@@ -61,8 +61,8 @@ def _bandwidth(most: float | None) -> Paragraph:
 def how_measured(summary: Summary) -> Section:
     header = summary.result.header
     blocks: list[Block] = [
-        Facts(tuple(_facts(summary))),
-        *(Facts(tuple(_target_facts(target))) for target in _targets(header)),
+        Metadata(tuple(_metadata(summary))),
+        *(Metadata(tuple(_target_metadata(target))) for target in _targets(header)),
         *_left_out(summary),
     ]
     if header.command:
@@ -70,7 +70,7 @@ def how_measured(summary: Summary) -> Section:
     return Section("How it was measured", tuple(blocks))
 
 
-def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+def _metadata(summary: Summary) -> Iterator[tuple[str, str]]:
     header = summary.result.header
     yield "file", summary.source
     yield "started", header.started or number(None)
@@ -95,24 +95,26 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
         yield f"configuration: {one.name}", _configuration(one)
 
 
-def _workload(facts: Mapping[str, Any]) -> str:
-    name = str(facts.get("name", number(None)))
-    return f"{name}, {count(facts['prompts'], 'prompt')}" if "prompts" in facts else name
+def _workload(metadata: Mapping[str, Any]) -> str:
+    name = str(metadata.get("name", number(None)))
+    return f"{name}, {count(metadata['prompts'], 'prompt')}" if "prompts" in metadata else name
 
 
 def _endings(summary: Summary) -> str:
     """Of plain answers: one that was cut has no end that a draft could miss."""
-    plain = summary.groups[0].plain.name if summary.groups else ""
-    ends = Counter(run.finish_reason or "unknown" for run in summary.runs(plain))
+    baseline = summary.groups[0].baseline.name if summary.groups else ""
+    ends = Counter(run.finish_reason or "unknown" for run in summary.runs(baseline))
     words = [f"{amount} by {reason.replace('_', ' ')}" for reason, amount in ends.most_common()]
     return ", ".join(words) or number(None)
 
 
 def _configuration(one: Described) -> str:
-    parts = ["plain" if one.is_plain else f"against {one.baseline}"]
-    if not one.is_plain:
-        limit = "the policy's choice" if one.limit is None else str(one.limit)
-        parts += [f"drafts: {', '.join(one.drafts) or 'none'}", f"limit: {limit}"]
+    parts = ["baseline" if one.is_baseline else f"against {one.baseline}"]
+    if not one.is_baseline:
+        max_draft_tokens = (
+            "the policy's choice" if one.max_draft_tokens is None else str(one.max_draft_tokens)
+        )
+        parts += [f"drafts: {', '.join(one.drafts) or 'none'}", f"limit: {max_draft_tokens}"]
         parts.append(f"verifier: {one.verifier}")
         parts += ["LOSSY"] if one.lossy else []
         parts += ["drafts may remember earlier prompts"] if one.warm else []
@@ -121,12 +123,12 @@ def _configuration(one: Described) -> str:
 
 def sampling_words(sampling: Sampling) -> str:
     """What is not as it is by default."""
-    plain = Sampling()
-    fields = [name for name in plain.__dataclass_fields__ if name != "temperature"]
+    baseline = Sampling()
+    fields = [name for name in baseline.__dataclass_fields__ if name != "temperature"]
     changed = [
         f"{name} {getattr(sampling, name)}"
         for name in fields
-        if getattr(sampling, name) != getattr(plain, name)
+        if getattr(sampling, name) != getattr(baseline, name)
     ]
     first = "greedy" if sampling.temperature == 0 else f"temperature {sampling.temperature:g}"
     return ", ".join([first, *changed])
@@ -140,7 +142,7 @@ def _targets(header: Header) -> list[Mapping[str, Any]]:
     return found
 
 
-def _target_facts(target: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _target_metadata(target: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Without where its files lie, which is nobody's business who gets the page."""
     shown = (item for item in target.items() if item[0] != "path")
     return ((f"target: {key}", _value(key, value)) for key, value in shown)

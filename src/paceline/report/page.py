@@ -10,7 +10,7 @@ from typing import Any
 import paceline
 from paceline.errors import SettingError
 from paceline.report.document import MARK_WORDS, Cell, Report
-from paceline.report.svg import CURE, svg_of
+from paceline.report.svg import HINT, svg_of
 from paceline.report.words import shown
 
 MARK = '<meta name="generator" content="paceline report'
@@ -45,7 +45,7 @@ def _environment() -> Any:
     except ImportError:
         raise SettingError(
             "A page needs Jinja, which is not installed.",
-            CURE,
+            HINT,
         ) from None
     here = files("paceline.report")
     return Environment(

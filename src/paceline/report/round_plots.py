@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.decode.stats import Figures
+from paceline.decode.stats import Stats
 from paceline.report.canvas import (
     Strip,
     canvas,
@@ -29,24 +29,24 @@ _LONGEST, _LONGEST_OF_TWO = 60, 22  # letters of a name above one panel, or abov
 
 def acceptance(summary: Summary, group: Group) -> Plot | None:
     found = {
-        one.name: (one, figures)
+        one.name: (one, stats)
         for one in group.drafted
-        if (figures := summary.figures(one.name)).survival
+        if (stats := summary.stats(one.name)).acceptance
     }
     if not found:
         return None
-    most = max(len(figures.survival) for _, figures in found.values())
+    most = max(len(stats.acceptance) for _, stats in found.values())
 
     def draw() -> Any:
         figure = canvas(2.7, top=legend_height(names_of([one for one, _ in found.values()])))
         panel = figure.subplots()
         handles = []
-        for one, figures in found.values():
+        for one, stats in found.values():
             look = style(group, one)
-            xs = range(1, len(figures.survival) + 1)
+            xs = range(1, len(stats.acceptance) + 1)
             [line] = panel.plot(
                 xs,
-                figures.survival,
+                stats.acceptance,
                 color=look.color,
                 linestyle=look.line,
                 marker=look.marker,
@@ -54,10 +54,10 @@ def acceptance(summary: Summary, group: Group) -> Plot | None:
                 linewidth=1.6,
                 label=label(title(one), 44),
             )
-            thin = [i for i, rounds in enumerate(figures.offered) if rounds < _LEAST_ROUNDS]
+            thin = [i for i, rounds in enumerate(stats.offered) if rounds < _LEAST_ROUNDS]
             panel.plot(
                 [xs[i] for i in thin],
-                [figures.survival[i] for i in thin],
+                [stats.acceptance[i] for i in thin],
                 color=look.color,
                 linestyle="none",
                 marker=look.marker,
@@ -77,7 +77,7 @@ def acceptance(summary: Summary, group: Group) -> Plot | None:
 
     head: tuple[str | Cell, ...] = ("position", *(name_cell(one) for one, _ in found.values()))
     rows = tuple(
-        (str(place + 1), *(_survival_cell(figures, place) for _, figures in found.values()))
+        (str(place + 1), *(_acceptance_cell(stats, place) for _, stats in found.values()))
         for place in range(most)
     )
     return Plot(
@@ -89,10 +89,10 @@ def acceptance(summary: Summary, group: Group) -> Plot | None:
     )
 
 
-def _survival_cell(figures: Figures, place: int) -> str:
-    if place >= len(figures.survival):
+def _acceptance_cell(stats: Stats, place: int) -> str:
+    if place >= len(stats.acceptance):
         return number(None)
-    return f"{percent(figures.survival[place])} of {figures.offered[place]:,}"
+    return f"{percent(stats.acceptance[place])} of {stats.offered[place]:,}"
 
 
 def _height(strips: int) -> float:
@@ -124,7 +124,7 @@ def tokens_per_round(summary: Summary, group: Group) -> Plot | None:
         top = 1.05 * max(max(share.values()) for _, share in shares.values())
         strips = []
         for name, (one, share) in zip(names, shares.values(), strict=True):
-            mean = summary.figures(one.name).tokens_per_round
+            mean = summary.stats(one.name).tokens_per_round
             heights = {tokens: part / top for tokens, part in share.items()}
             color = style(group, one).color
             strips.append(Strip(f"{name}: mean {mean:.2f}", heights, color, mean))

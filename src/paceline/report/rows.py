@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.bench.local.run import Described
-from paceline.decode.stats import Figures
+from paceline.decode.stats import Stats
 from paceline.report.summary import Summary
 
 KIND = "paceline report rows"
 CSV_MARK = "run,complete,target,workload,configuration,baseline"
 
-_FIGURES = (
+_STATS = (
     "tokens",
     "rounds",
     "drafted_rounds",
@@ -30,7 +30,7 @@ _FIGURES = (
     "verify_s",
     "other_s",
     "prefill_s",
-    "survival",
+    "acceptance",
     "offered",
 )
 
@@ -47,8 +47,8 @@ def rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 def _row(summary: Summary, one: Described, category: str | None) -> dict[str, Any]:
     runs = summary.runs(one.name, category)
-    compared = [run for run in runs if run.equal_to_plain is not None]
-    figures = summary.figures(one.name, category)
+    compared = [run for run in runs if run.equal_to_baseline is not None]
+    stats = summary.stats(one.name, category)
     return {
         "run": summary.source,
         "complete": not summary.missing,
@@ -61,10 +61,12 @@ def _row(summary: Summary, one: Described, category: str | None) -> dict[str, An
         "category": category,
         "prompts": len({run.id for run in runs}),
         "runs": len(runs),
-        **_times_plain(summary, one, category),
-        **{name: _value(figures, name) for name in _FIGURES},
+        **_speedup(summary, one, category),
+        **{name: _value(stats, name) for name in _STATS},
         "compared": len(compared),
-        "equal_to_plain": sum(bool(run.equal_to_plain) for run in compared) if compared else None,
+        "equal_to_baseline": sum(bool(run.equal_to_baseline) for run in compared)
+        if compared
+        else None,
         "faults": _faults(summary, one, category) if compared else None,
         **(_whole(summary, one) if category is None else dict.fromkeys(_WHOLE)),
     }
@@ -74,17 +76,17 @@ def _faults(summary: Summary, one: Described, category: str | None) -> int:
     return sum(category in (None, run.category) for run in summary.faults(one.name))
 
 
-def _value(figures: Figures, name: str) -> Any:
-    value = getattr(figures, name)
+def _value(stats: Stats, name: str) -> Any:
+    value = getattr(stats, name)
     return list(value) if isinstance(value, tuple) else value
 
 
-def _times_plain(summary: Summary, one: Described, category: str | None) -> dict[str, Any]:
-    ratio = None if one.is_plain else summary.ratio(one.name, category)
+def _speedup(summary: Summary, one: Described, category: str | None) -> dict[str, Any]:
+    ratio = None if one.is_baseline else summary.ratio(one.name, category)
     return {
-        "times_plain": ratio and ratio.value,
-        "times_plain_low": ratio and ratio.low,
-        "times_plain_high": ratio and ratio.high,
+        "speedup": ratio and ratio.value,
+        "speedup_low": ratio and ratio.low,
+        "speedup_high": ratio and ratio.high,
     }
 
 
@@ -105,7 +107,7 @@ def _whole(summary: Summary, one: Described) -> dict[str, Any]:
     """What is only told of all prompts together."""
     result = summary.result
     values: dict[str, Any] = {}
-    far = result.departure(one.name) if one.lossy else None
+    far = result.divergence(one.name) if one.lossy else None
     for name in ("kl_nats_per_token", "variation_per_token"):
         mean = far and getattr(far, name)
         values |= {

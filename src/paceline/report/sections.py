@@ -48,7 +48,9 @@ def part_of(summary: Summary) -> Part:
         several = len(summary.groups) > 1
         for group in summary.groups:
             found += [
-                Section(f"{one.title} – against {group.plain.name}", one.blocks) if several else one
+                Section(f"{one.title} – against {group.baseline.name}", one.blocks)
+                if several
+                else one
                 for one in _of_group(summary, group)
             ]
         found += [one for one in (resources(summary),) if one is not None]
@@ -98,7 +100,7 @@ def _worst(summary: Summary, group: Group) -> Table | None:
         )
         for one, (category, ratio) in sorted(found, key=lambda each: each[1][1].value)
     ]
-    head = ("configuration", "worst category", "times plain there", "prompts slower than plain")
+    head = ("configuration", "worst category", "speedup there", "prompts slower than plain")
     return Table(head, tuple(rows), "Each configuration where it does worst", words=2)
 
 
@@ -132,7 +134,7 @@ def _slowdowns(summary: Summary, group: Group) -> Paragraph | None:
 
 
 def _by_category(summary: Summary, group: Group) -> Table | None:
-    if all(summary.figures(one.name).ms_per_token is None for one in group.every):
+    if all(summary.stats(one.name).ms_per_token is None for one in group.every):
         return None
     rows = [
         (
@@ -142,9 +144,7 @@ def _by_category(summary: Summary, group: Group) -> Table | None:
         for scope in summary.scopes
     ]
     head: tuple[str | Cell, ...] = ("category", *(_name(summary, one) for one in group.every))
-    return Table(
-        head, tuple(rows), "Milliseconds per token, and times plain with its 95 % interval"
-    )
+    return Table(head, tuple(rows), "Milliseconds per token, and speedup with its 95 % interval")
 
 
 def _few(summary: Summary, group: Group) -> Paragraph | None:
@@ -155,7 +155,7 @@ def _few(summary: Summary, group: Group) -> Paragraph | None:
 
 
 def _amount(summary: Summary, group: Group, scope: str | None) -> int:
-    return len({run.id for run in summary.runs(group.plain.name, scope)})
+    return len({run.id for run in summary.runs(group.baseline.name, scope)})
 
 
 def _prompts(summary: Summary, group: Group, scope: str | None) -> str:
@@ -163,8 +163,8 @@ def _prompts(summary: Summary, group: Group, scope: str | None) -> str:
 
 
 def _cell(summary: Summary, group: Group, one: Described, scope: str | None) -> Cell:
-    ms = summary.figures(one.name, scope).ms_per_token
-    ratio = None if one.is_plain else summary.ratio(one.name, scope)
+    ms = summary.stats(one.name, scope).ms_per_token
+    ratio = None if one.is_baseline else summary.ratio(one.name, scope)
     marks = [BEST] if summary.best(group, scope) == one.name else []
     if ratio is not None:
         marks += _marks(ratio)

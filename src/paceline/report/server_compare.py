@@ -45,13 +45,13 @@ def side_by_side(summaries: Sequence[EndpointSummary]) -> Part:
         "warning" if differing else "",
     )
     head = ("", *(summary.source for summary in summaries))
-    facts = tuple(
+    metadata = tuple(
         (name, *(tell(summary) for summary in summaries)) for name, tell in _ASPECTS.items()
     )
     return Part(
         "Live servers, side by side",
         (
-            Section("What differs", (apart, Table(head, facts, "The runs", words=None))),
+            Section("What differs", (apart, Table(head, metadata, "The runs", words=None))),
             Section("Verdicts", (_verdicts(summaries),)),
             Section("Times as fast, run by run", (_ratios(summaries),)),
         ),

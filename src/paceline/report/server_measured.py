@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from paceline.report.document import Block, Code, Facts, Paragraph, Section, Table
+from paceline.report.document import Block, Code, Metadata, Paragraph, Section, Table
 from paceline.report.server_summary import EndpointSummary
 from paceline.report.words import bytes_words, count, number
 from paceline.types import Sampling
@@ -20,8 +20,8 @@ _MOST_NAMED = 20
 def how_measured(summary: EndpointSummary) -> Section:
     header = summary.result.header
     blocks: list[Block] = [
-        Facts(tuple(_facts(summary))),
-        *(Facts(tuple(_server(summary, server))) for server in summary.result.servers),
+        Metadata(tuple(_metadata(summary))),
+        *(Metadata(tuple(_server(summary, server))) for server in summary.result.servers),
         *_skipped(summary),
     ]
     if header.command:
@@ -29,7 +29,7 @@ def how_measured(summary: EndpointSummary) -> Section:
     return Section("How it was measured", tuple(blocks))
 
 
-def _facts(summary: EndpointSummary) -> Iterator[tuple[str, str]]:
+def _metadata(summary: EndpointSummary) -> Iterator[tuple[str, str]]:
     header = summary.result.header
     yield "file", summary.source
     yield "started", header.started or number(None)
@@ -45,17 +45,20 @@ def _facts(summary: EndpointSummary) -> Iterator[tuple[str, str]]:
 
 
 def _workload(summary: EndpointSummary) -> Iterator[tuple[str, str]]:
-    header, facts = summary.result.header, summary.result.header.workload
-    yield "workload", f"{facts.get('name', number(None))}, {count(len(header.prompts), 'prompt')}"
+    header, metadata = summary.result.header, summary.result.header.workload
+    yield (
+        "workload",
+        f"{metadata.get('name', number(None))}, {count(len(header.prompts), 'prompt')}",
+    )
     for key in ("version", "licence", "sha256", "prompts_sha256"):
-        if facts.get(key):
-            yield f"workload: {key.replace('_', ' ')}", str(facts[key])
-    sample = facts.get("sample")
+        if metadata.get(key):
+            yield f"workload: {key.replace('_', ' ')}", str(metadata[key])
+    sample = metadata.get("sample")
     if sample:
         yield "workload: sample", f"{sample['count']} of {sample['of']}, seed {sample['seed']}"
-    if facts.get("repeated"):
-        yield "workload: asked before", count(facts["repeated"], "prompt")
-    for sentence in facts.get("notes", ()):
+    if metadata.get("repeated"):
+        yield "workload: asked before", count(metadata["repeated"], "prompt")
+    for sentence in metadata.get("notes", ()):
         yield "workload: note", sentence
 
 

@@ -27,17 +27,17 @@ def _row(
     summary: EndpointSummary, clients: int, server: str, category: str | None
 ) -> dict[str, Any]:
     result = summary.result
-    facts, load = result.header.servers[server], summary.load(clients, server, category)
+    metadata, load = result.header.servers[server], summary.load(clients, server, category)
     counters = result.counters(server, clients, category)
     equal = result.equal_texts(clients) if category is None and summary.several else None
     return {
         "run": summary.source,
         "complete": result.complete,
         "server": server,
-        "url": facts.get("url"),
-        "server_kind": facts.get("server"),
-        "server_version": facts.get("version"),
-        "model": facts.get("model"),
+        "url": metadata.get("url"),
+        "server_kind": metadata.get("server"),
+        "server_version": metadata.get("version"),
+        "model": metadata.get("model"),
         "workload": result.header.workload.get("name"),
         "temperature": result.header.sampling.get("temperature"),
         "concurrency": clients,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.bench.server.notes import clients_words, counter_meanings, remarks, why_none
+from paceline.bench.server.notes import clients_words, counter_meanings, notes, why_none
 from paceline.bench.server.result import Spread
 from paceline.bench.stats import Ratio
 from paceline.report import server_plots as endpoint_plots
@@ -13,7 +13,7 @@ from paceline.report.document import (
     UNCLEAR,
     Block,
     Cell,
-    Facts,
+    Metadata,
     Paragraph,
     Part,
     Table,
@@ -60,9 +60,9 @@ def _verdict(summary: EndpointSummary) -> Iterator[Block]:
         yield Paragraph(verdict.sentence, "lead")
         for doubt in verdict.doubts:
             yield Paragraph(doubt, "warning")
-    yield Facts(tuple((summary.name(s), summary.about(s)) for s in summary.result.servers))
-    for remark in remarks(summary.result):
-        yield Paragraph(remark)
+    yield Metadata(tuple((summary.name(s), summary.about(s)) for s in summary.result.servers))
+    for note in notes(summary.result):
+        yield Paragraph(note)
 
 
 # Categories.

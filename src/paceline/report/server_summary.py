@@ -78,6 +78,6 @@ class EndpointSummary:
 
     def about(self, server: str) -> str:
         """Address, what made the server, and model."""
-        facts = self.result.header.servers[server]
-        kind = " ".join(str(facts[key]) for key in ("server", "version") if facts.get(key))
-        return f"{facts['url']}, {kind or 'server not told'}, model {facts['model']}"
+        metadata = self.result.header.servers[server]
+        kind = " ".join(str(metadata[key]) for key in ("server", "version") if metadata.get(key))
+        return f"{metadata['url']}, {kind or 'server not told'}, model {metadata['model']}"

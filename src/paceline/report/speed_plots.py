@@ -1,4 +1,4 @@
-"""Pictures of speed: times plain with intervals, break-even, and where the time goes."""
+"""Pictures of speed: speedup with intervals, break-even, and where the time goes."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def ratio_axis(panel: Any, low: float, high: float) -> None:
     panel.axvspan(low, 1, color=SHADE, linewidth=0, zorder=0)
     panel.axvline(1, color=INK, linewidth=1.3)
     panel.grid(axis="x")
-    panel.set_xlabel("times plain (shaded: slower than plain decoding)")
+    panel.set_xlabel("speedup (shaded: slower than plain decoding)")
 
 
 # Break-even.
@@ -212,7 +212,7 @@ def break_even(summary: Summary, group: Group) -> Plot | None:
         f"{_room(summary)}",
         draw,
         Table(
-            ("configuration", "category", "cost of a round", "tokens per round", "times plain"),
+            ("configuration", "category", "cost of a round", "tokens per round", "speedup"),
             rows,
             "What a round costs and gives",
             words=2,
@@ -221,12 +221,12 @@ def break_even(summary: Summary, group: Group) -> Plot | None:
 
 
 def _spot(summary: Summary, group: Group, one: Described, category: str | None) -> Spot | None:
-    plain = summary.figures(group.plain.name, category).ms_per_token
-    figures = summary.figures(one.name, category)
-    if not plain or figures.tokens_per_round is None:
+    baseline = summary.stats(group.baseline.name, category).ms_per_token
+    stats = summary.stats(one.name, category)
+    if not baseline or stats.tokens_per_round is None:
         return None
     return Spot(
-        one, category, 1e3 * figures.decode_s / figures.rounds / plain, figures.tokens_per_round
+        one, category, 1e3 * stats.decode_s / stats.rounds / baseline, stats.tokens_per_round
     )
 
 
@@ -255,7 +255,7 @@ def _draw_spots(panel: Any, group: Group, one: Described, spots: Sequence[Spot])
 
 
 def _label_lines(panel: Any, gains: Sequence[float], across: float, up: float) -> None:
-    """Each line's times plain where it leaves the panel."""
+    """Each line's speedup where it leaves the panel."""
     for gain in gains:
         words = "break-even" if gain == 1 else f"{gain:g}×"
         if gain * across <= up:
@@ -276,14 +276,14 @@ def _label_lines(panel: Any, gains: Sequence[float], across: float, up: float) -
 
 
 def time_split(summary: Summary, group: Group) -> Plot | None:
-    known = [one for one in group.every if summary.figures(one.name).ms_per_token is not None]
+    known = [one for one in group.every if summary.stats(one.name).ms_per_token is not None]
     if not known:
         return None
     parts = ("verify_s", "draft_s", "other_s")
     names = ("target's passes", "draft", "all else")
     shares = {
         one.name: [
-            1e3 * getattr(summary.figures(one.name), part) / summary.figures(one.name).tokens
+            1e3 * getattr(summary.stats(one.name), part) / summary.stats(one.name).tokens
             for part in parts
         ]
         for one in known

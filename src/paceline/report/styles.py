@@ -19,16 +19,16 @@ STYLES = (
 )
 
 
-def figure_class(cure: str) -> Any:
+def figure_class(hint: str) -> Any:
     """matplotlib's Figure, which draws into a file and needs neither pyplot nor a screen. Raises
     SettingError without matplotlib.
 
-    cure    what to install, or to do without
+    hint    what to install, or to do without
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise SettingError("A plot needs matplotlib, which is not installed.", cure) from None
+        raise SettingError("A plot needs matplotlib, which is not installed.", hint) from None
     return Figure
 
 

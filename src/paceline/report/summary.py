@@ -10,7 +10,7 @@ from typing import TypeVar
 from paceline.bench.local.result import BenchResult
 from paceline.bench.local.run import Described, Run
 from paceline.bench.stats import Ratio
-from paceline.decode.stats import Figures
+from paceline.decode.stats import Stats
 from paceline.types import Round
 
 T = TypeVar("T")
@@ -21,12 +21,12 @@ class Group:
     """A plain configuration and those that are compared with it: one engine, one sampling. Times
     of different groups are not compared."""
 
-    plain: Described
+    baseline: Described
     drafted: tuple[Described, ...]
 
     @property
     def every(self) -> tuple[Described, ...]:
-        return (self.plain, *self.drafted)
+        return (self.baseline, *self.drafted)
 
 
 class Summary:
@@ -54,9 +54,9 @@ class Summary:
     def groups(self) -> list[Group]:
         every = self.result.configurations
         return [
-            Group(one, tuple(c for c in every if c.baseline == one.name and not c.is_plain))
+            Group(one, tuple(c for c in every if c.baseline == one.name and not c.is_baseline))
             for one in every
-            if one.is_plain
+            if one.is_baseline
         ]
 
     def group_of(self, name: str) -> Group:
@@ -75,8 +75,8 @@ class Summary:
     def prompts(self) -> int:
         return len({run.id for run in self.result.runs})
 
-    def figures(self, name: str, category: str | None = None) -> Figures:
-        return self._once(("figures", name, category), lambda: self.result.figures(name, category))
+    def stats(self, name: str, category: str | None = None) -> Stats:
+        return self._once(("stats", name, category), lambda: self.result.stats(name, category))
 
     def ratio(self, name: str, category: str | None = None) -> Ratio | None:
         return self._once(("ratio", name, category), lambda: self.result.ratio(name, category))
@@ -98,7 +98,7 @@ class Summary:
         )
 
     def rated(self, group: Group, category: str | None = None) -> list[tuple[Described, Ratio]]:
-        """Drafted configurations with their times plain, the fastest first."""
+        """Drafted configurations with their speedup, the fastest first."""
         found = [
             (one, ratio)
             for one in group.drafted
@@ -112,7 +112,7 @@ class Summary:
         times = [
             (ms, one.name)
             for one in group.every
-            if self.sound(one) and (ms := self.figures(one.name, category).ms_per_token) is not None
+            if self.sound(one) and (ms := self.stats(one.name, category).ms_per_token) is not None
         ]
         return min(times, default=(0.0, None))[1]
 
@@ -131,7 +131,9 @@ class Summary:
             return []
         return self._once(
             ("faults", name),
-            lambda: [r for r in self.runs(name) if r.divergence and not r.divergence.numeric],
+            lambda: [
+                r for r in self.runs(name) if r.first_difference and not r.first_difference.numeric
+            ],
         )
 
     def sound(self, one: Described) -> bool:
@@ -140,11 +142,11 @@ class Summary:
 
     def drafted(self, name: str) -> bool:
         """Whether any decoding round drafted anything."""
-        return self.figures(name).drafted_rounds > 0
+        return self.stats(name).drafted_rounds > 0
 
     def looping(self, group: Group) -> list[Run]:
         """Plain answers that repeat themselves: such text is easy to draft."""
-        return [run for run in self.runs(group.plain.name) if is_loop(run.tokens)]
+        return [run for run in self.runs(group.baseline.name) if is_loop(run.tokens)]
 
 
 _GRAM, _LEAST_NEW = 4, 0.5

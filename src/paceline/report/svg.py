@@ -11,7 +11,7 @@ from typing import Any
 from paceline.report.document import Plot
 from paceline.report.styles import STYLES, figure_class
 
-CURE = "pip install 'paceline[report]', or write Markdown: -o report.md"
+HINT = "pip install 'paceline[report]', or write Markdown: -o report.md"
 
 # matplotlib writes colours as they are given. These are no one's, and become the page's variables.
 INK, MUTED, GRID, PAPER, SHADE = (f"#0a0b{place:02x}" for place in range(5))
@@ -68,7 +68,7 @@ def svg_of(plot: Plot, place: str) -> str:
 
 
 def _drawn(plot: Plot) -> str:
-    figure_class(CURE)  # refuses where there is no matplotlib
+    figure_class(HINT)  # refuses where there is no matplotlib
     import matplotlib
 
     stream = io.StringIO()

@@ -16,18 +16,18 @@ def same_text(summary: Summary, group: Group) -> list[Block | None]:
         return []
     return [
         _overview(summary, group),
-        *(_departure(summary, one) for one in group.drafted if one.lossy),
+        *(_divergence(summary, one) for one in group.drafted if one.lossy),
         _divergences(summary, group),
-        *(_laws(summary, one) for one in group.drafted if not one.greedy),
+        *(_distributions(summary, one) for one in group.drafted if not one.greedy),
     ]
 
 
 def _overview(summary: Summary, group: Group) -> Table:
     rows = []
     for one in group.drafted:
-        runs = [run for run in summary.runs(one.name) if run.equal_to_plain is not None]
-        differing = [run.divergence for run in runs if run.divergence is not None]
-        equal = sum(bool(run.equal_to_plain) for run in runs)
+        runs = [run for run in summary.runs(one.name) if run.equal_to_baseline is not None]
+        differing = [run.first_difference for run in runs if run.first_difference is not None]
+        equal = sum(bool(run.equal_to_baseline) for run in runs)
         numeric = sum(found.numeric for found in differing)
         rows.append(
             (
@@ -49,8 +49,8 @@ def _unexplained(one: Described, amount: int) -> str | Cell:
     return Cell(str(amount), marks=(FAULT,))
 
 
-def _departure(summary: Summary, one: Described) -> Paragraph:
-    far = summary.result.departure(one.name)
+def _divergence(summary: Summary, one: Described) -> Paragraph:
+    far = summary.result.divergence(one.name)
     if far is None:
         return Paragraph(
             f"{one.name} is LOSSY, and how far its text is from the target's is not measured: "
@@ -67,11 +67,13 @@ def _departure(summary: Summary, one: Described) -> Paragraph:
     )
 
 
-def _laws(summary: Summary, one: Described) -> Paragraph | None:
-    """Of sampled texts: whether they may come from the target's law."""
+def _distributions(summary: Summary, one: Described) -> Paragraph | None:
+    """Of sampled texts: whether they may come from the target's distribution."""
     found = summary.result.two_sample(one.name)
     if found is None:
-        return Paragraph(f"{one.name}: sampled, and too few pairs of texts to compare their laws.")
+        return Paragraph(
+            f"{one.name}: sampled, and too few pairs of texts to compare their distributions."
+        )
     return Paragraph(f"{one.name}: {found.sentence()}.", "warning" if found.differs else "")
 
 
@@ -79,23 +81,25 @@ def _divergences(summary: Summary, group: Group) -> Table | None:
     """Of exact configurations; faults first, then those with the largest gap: the least easily
     explained."""
     found = [
-        (one, run, run.divergence)
+        (one, run, run.first_difference)
         for one in group.drafted
         if not one.lossy
         for run in summary.runs(one.name)
-        if run.divergence is not None
+        if run.first_difference is not None
     ]
     found.sort(key=lambda each: (each[2].numeric, -(each[2].margin or 0.0)))
     rows = [
         (
             f"{run.id}{_repeat(summary, run)}",
             name_cell(one),
-            str(divergence.position),
-            "plain had ended" if divergence.margin is None else f"{divergence.margin:.3g}",
-            number(divergence.movement, ".3g"),
-            "numeric" if divergence.numeric else Cell("", marks=(FAULT,)),
+            str(first_difference.position),
+            "plain had ended"
+            if first_difference.margin is None
+            else f"{first_difference.margin:.3g}",
+            number(first_difference.movement, ".3g"),
+            "numeric" if first_difference.numeric else Cell("", marks=(FAULT,)),
         )
-        for one, run, divergence in found[:_MOST_DIVERGENCES]
+        for one, run, first_difference in found[:_MOST_DIVERGENCES]
     ]
     caption = (
         "First differences from plain: its top-2 logit gap there, and how far width alone moves "

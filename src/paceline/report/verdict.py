@@ -35,18 +35,18 @@ def _nothing(summary: Summary) -> Verdict:
 
 def _verdict(summary: Summary, group: Group, several: bool) -> Verdict:
     said = _choice(summary, group)
-    sentence = f"Against {group.plain.name}: {said}" if several else said
+    sentence = f"Against {group.baseline.name}: {said}" if several else said
     return Verdict(sentence, tuple(_doubts(summary, group)))
 
 
 def _choice(summary: Summary, group: Group) -> str:
-    prompts = count(_prompts(summary, group.plain), "prompt")
+    prompts = count(_prompts(summary, group.baseline), "prompt")
     rated = summary.rated(group)
     if not rated:
-        plain = summary.figures(group.plain.name).ms_per_token
-        if not group.drafted and plain is not None:
+        baseline = summary.stats(group.baseline.name).ms_per_token
+        if not group.drafted and baseline is not None:
             return (
-                f"Only plain decoding was measured: {plain:.1f} ms per token on {prompts}. "
+                f"Only plain decoding was measured: {baseline:.1f} ms per token on {prompts}. "
                 "There is nothing to choose."
             )
         return "Nothing can be compared: no prompt was decoded past its first token in both."
@@ -97,7 +97,7 @@ def _prompts(summary: Summary, one: Described) -> int:
 
 def _doubts(summary: Summary, group: Group) -> list[str]:
     said = [*_of_the_choice(summary, group), *_of_the_texts(summary, group)]
-    prompts = _prompts(summary, group.plain)
+    prompts = _prompts(summary, group.baseline)
     if group.drafted and 1 < prompts < FEW_PROMPTS:
         said.append(
             f"{count(prompts, 'prompt')} are few: intervals of fewer than {FEW_PROMPTS} prompts "
@@ -160,7 +160,7 @@ def _next(
 
 
 def _of_the_texts(summary: Summary, group: Group) -> list[str]:
-    loops, runs = summary.looping(group), summary.runs(group.plain.name)
+    loops, runs = summary.looping(group), summary.runs(group.baseline.name)
     if not loops or not group.drafted:
         return []
     where = ", ".join(dict.fromkeys(run.category for run in loops))

@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.bench.local.run import Described
 from paceline.policy.costs import Costs, costs_of
-from paceline.policy.stats import Account
+from paceline.policy.stats import PolicyStats
 from paceline.report.canvas import (
     Strip,
     canvas,
@@ -60,7 +60,7 @@ def width_cost(summary: Summary, group: Group) -> Plot | None:
     measured, recorded = measured_widths(summary, group), _recorded(summary, group)
     chosen = {
         one.name: (one, shares_of([round.width for round in summary.rounds(one.name)]))
-        for one in sorted(group.drafted, key=lambda one: one.limit is not None)
+        for one in sorted(group.drafted, key=lambda one: one.max_draft_tokens is not None)
         if summary.rounds(one.name)
     }
     if not chosen or (recorded is None and len(measured) < 2):
@@ -96,9 +96,11 @@ def policies(summary: Summary, group: Group) -> list[Paragraph]:
     """What the policy did and saved by its own costs, a sentence a configuration."""
     found = []
     for one in group.drafted:
-        accounts = [run.account for run in summary.runs(one.name) if run.account is not None]
-        if accounts:
-            whole = sum(accounts, Account()).sentence()
+        all_policy_stats = [
+            run.policy_stats for run in summary.runs(one.name) if run.policy_stats is not None
+        ]
+        if all_policy_stats:
+            whole = sum(all_policy_stats, PolicyStats()).sentence()
             found.append(Paragraph(f"The policy of {one.name}: {whole} by its costs."))
     return found
 

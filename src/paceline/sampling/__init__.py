@@ -1,1 +1,1 @@
-"""From logits to next-token laws, and from laws to tokens."""
+"""From logits to next-token distributions, and from distributions to tokens."""

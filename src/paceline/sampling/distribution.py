@@ -1,8 +1,8 @@
-"""A next-token law: the distribution a token is drawn from, after all processing.
+"""A next-token distribution: the distribution a token is drawn from, after all processing.
 
-A law is sparse when few tokens are left (greedy, top-k, top-p, min-p) and dense otherwise; greedy
-is a law with one token. The code works on any array of the array API standard, and on object arrays
-of `fractions.Fraction`, which is how the verifiers are proved exact.
+A distribution is sparse when few tokens are left (greedy, top-k, top-p, min-p) and dense
+otherwise; greedy is a distribution with one token. The code works on any array of the array API
+standard, and on object arrays of `fractions.Fraction`, which is how the verifiers are proved exact.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from paceline.errors import NumericError
 from paceline.types import Array
 
 
-class Law:
+class Distribution:
     """Probabilities of the next token.
 
     tokens    ids in rising order, shape (n,); None is dense: entry i is token i
     probs     probabilities in that order, shape (n,), summing to 1 up to rounding
-    single    the token of a one-hot law, else None
+    single    the token of a one-hot distribution, else None
     """
 
     __slots__ = ("probs", "single", "tokens")
@@ -35,11 +35,11 @@ class Law:
             self.single = int(tokens[0])
 
     @classmethod
-    def one_hot(cls, token: int) -> Law:
-        law = cls.__new__(cls)
-        law.tokens = law.probs = None
-        law.single = token
-        return law
+    def one_hot(cls, token: int) -> Distribution:
+        distribution = cls.__new__(cls)
+        distribution.tokens = distribution.probs = None
+        distribution.single = token
+        return distribution
 
     def prob(self, token: int) -> Any:
         """The probability of one token; 0 outside the support."""
@@ -51,8 +51,8 @@ class Law:
         return 0 if index is None else _item(self.probs[index])
 
     def draw(self, uniform: float) -> int:
-        """The token at `uniform` (0 ≤ u < 1) of the cumulative law. A token of probability 0 is
-        never drawn."""
+        """The token at `uniform` (0 ≤ u < 1) of the cumulative distribution. A token of
+        probability 0 is never drawn."""
         if self.single is not None:
             return self.single
         index = _index_at(self.probs, uniform)
@@ -67,13 +67,15 @@ class Law:
         return [(int(token), _item(prob)) for token, prob in pairs if prob > 0]
 
 
-def excess(target: Law, draft: Law, scale: Any = 1) -> tuple[Law | None, Any]:
-    """max(scale·p − q, 0): what the draft's law q leaves of the target's p.
+def excess(
+    target: Distribution, draft: Distribution, scale: Any = 1
+) -> tuple[Distribution | None, Any]:
+    """max(scale·p − q, 0): what the draft's distribution q leaves of the target's p.
 
-    Returns the normalised law (None when nothing is left) and its mass before normalising. With
-    scale 1 it is the residual of speculative sampling (Leviathan et al. 2023, equation 1 of
-    appendix A.1; Chen et al. 2023, theorem 1); with a scale it is that of block verification (Sun
-    et al. 2025, algorithm 2).
+    Returns the normalised distribution (None when nothing is left) and its mass before
+    normalising. With scale 1 it is the residual of speculative sampling (Leviathan et al. 2023,
+    equation 1 of appendix A.1; Chen et al. 2023, theorem 1); with a scale it is that of block
+    verification (Sun et al. 2025, algorithm 2).
     """
     if target.single is not None:
         mass = max(scale - draft.prob(target.single), 0)
@@ -84,14 +86,14 @@ def excess(target: Law, draft: Law, scale: Any = 1) -> tuple[Law | None, Any]:
     mass = _item(xp.sum(weights))
     if not mass > 0:
         return None, 0 * mass
-    return Law(weights / mass, target.tokens), mass
+    return Distribution(weights / mass, target.tokens), mass
 
 
-def mixed(first: Law, second: Law, weight: Any) -> Law:
-    """The law weight·first + (1 − weight)·second: dense if one of them is, else over the tokens of
-    both. Exact where weight and laws are fractions.
+def mixed(first: Distribution, second: Distribution, weight: Any) -> Distribution:
+    """The distribution weight·first + (1 − weight)·second: dense if one of them is, else over the
+    tokens of both. Exact where weight and distributions are fractions.
 
-    weight    from 0 to 1; at either end the answer is that law itself
+    weight    from 0 to 1; at either end the answer is that distribution itself
     """
     if weight in (0, 1):
         return first if weight else second
@@ -103,51 +105,53 @@ def mixed(first: Law, second: Law, weight: Any) -> Law:
     if first.tokens is not None:
         frame = _union(first, second)
         probs = aligned(first, frame) * weight + aligned(second, frame) * (1 - weight)
-        return Law(probs, frame.tokens)
+        return Distribution(probs, frame.tokens)
     size = second.probs.shape[0] if second.tokens is None else int(second.tokens[-1]) + 1
     probs = _padded(first.probs * weight, size)
     if second.tokens is None:
-        return Law(probs + aligned(second, Law(probs)) * (1 - weight))
+        return Distribution(probs + aligned(second, Distribution(probs)) * (1 - weight))
     tokens = _as_like(second.tokens, probs, integer=True)
     probs[tokens] += _as_like(second.probs, probs) * (1 - weight)
-    return Law(probs)
+    return Distribution(probs)
 
 
-def without(law: Law, tokens: Sequence[int]) -> Law:
-    """A law given that it is none of these tokens, which can't be all it has."""
-    if law.single is not None:
-        return law
-    xp = array_namespace(law.probs)
-    if law.tokens is None:
-        probs = xp.asarray(law.probs, copy=True)
+def without(distribution: Distribution, tokens: Sequence[int]) -> Distribution:
+    """A distribution given that it is none of these tokens, which can't be all it has."""
+    if distribution.single is not None:
+        return distribution
+    xp = array_namespace(distribution.probs)
+    if distribution.tokens is None:
+        probs = xp.asarray(distribution.probs, copy=True)
         probs[list(tokens)] = 0
-        return Law(probs / xp.sum(probs))
-    gone = xp.asarray(list(tokens), dtype=law.tokens.dtype, device=device(law.tokens))
-    kept = xp.all(law.tokens[:, None] != gone[None, :], axis=1)
-    probs = law.probs[kept]
-    return Law(probs / xp.sum(probs), law.tokens[kept])
+        return Distribution(probs / xp.sum(probs))
+    gone = xp.asarray(
+        list(tokens), dtype=distribution.tokens.dtype, device=device(distribution.tokens)
+    )
+    kept = xp.all(distribution.tokens[:, None] != gone[None, :], axis=1)
+    probs = distribution.probs[kept]
+    return Distribution(probs / xp.sum(probs), distribution.tokens[kept])
 
 
-def _is_dense(law: Law) -> bool:
-    return law.single is None and law.tokens is None
+def _is_dense(distribution: Distribution) -> bool:
+    return distribution.single is None and distribution.tokens is None
 
 
-def _spelt_out(law: Law) -> Law:
-    """The same law with arrays, also where it is one-hot."""
-    if law.probs is not None:
-        return law
-    return Law(np.asarray([1]), np.asarray([law.single]))
+def _spelt_out(distribution: Distribution) -> Distribution:
+    """The same distribution with arrays, also where it is one-hot."""
+    if distribution.probs is not None:
+        return distribution
+    return Distribution(np.asarray([1]), np.asarray([distribution.single]))
 
 
-def _union(first: Law, second: Law) -> Law:
-    """A law over the tokens of two sparse ones, of no mass yet."""
+def _union(first: Distribution, second: Distribution) -> Distribution:
+    """A distribution over the tokens of two sparse ones, of no mass yet."""
     assert first.tokens is not None
     one_hot = first.probs.shape[0] == 1
     like = (second if one_hot and second.probs.shape[0] > 1 else first).probs
     xp = array_namespace(like)
-    both = [_as_like(law.tokens, like, integer=True) for law in (first, second)]
+    both = [_as_like(distribution.tokens, like, integer=True) for distribution in (first, second)]
     tokens = xp.unique_values(xp.concat(both))
-    return Law(xp.zeros(tokens.shape[0], dtype=like.dtype, device=device(like)), tokens)
+    return Distribution(xp.zeros(tokens.shape[0], dtype=like.dtype, device=device(like)), tokens)
 
 
 def _padded(probs: Array, size: int) -> Array:
@@ -159,13 +163,13 @@ def _padded(probs: Array, size: int) -> Array:
     return xp.concat([probs, xp.zeros(short, dtype=probs.dtype, device=device(probs))])
 
 
-def aligned(draft: Law, target: Law) -> Array:
+def aligned(draft: Distribution, target: Distribution) -> Array:
     """The draft's probabilities of the target's tokens, as an array like the target's. Where one
     vocabulary is padded further than the other, the missing tokens have probability 0."""
     like = target.probs
     xp = array_namespace(like)
     if draft.single is not None:
-        draft = Law(np.asarray([1]), np.asarray([draft.single]))
+        draft = Distribution(np.asarray([1]), np.asarray([draft.single]))
     if draft.tokens is None and target.tokens is None:
         return _padded(_as_like(draft.probs, like), like.shape[0])[: like.shape[0]]
     dense = xp.zeros_like(like)
@@ -201,7 +205,8 @@ def _as_like(array: Array, like: Array, *, integer: bool = False) -> Array:
 def _index_at(probs: Array, uniform: float) -> int:
     """The entry where the cumulative sum first exceeds `uniform` of the total.
 
-    In blocks, because one running sum over a whole vocabulary costs more than the law itself.
+    In blocks, because one running sum over a whole vocabulary costs more than the distribution
+    itself.
     """
     xp = array_namespace(probs)
     block = 512

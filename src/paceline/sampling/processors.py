@@ -1,9 +1,10 @@
-"""From a row of logits to a law, in one stated order, the same for plain and for drafted rows.
+"""From a row of logits to a distribution, in one stated order, the same for plain and for drafted
+rows.
 
 On the logits: repetition penalty → presence and frequency penalties → logit bias → banned and
 allowed tokens → banned sequences → minimum tokens. Masks come last, so that nothing brings a
-forbidden token back. Then the law: temperature → top-k → top-p → min-p, each on what the one
-before left, renormalised. Ties are broken towards the lower token id.
+forbidden token back. Then the distribution: temperature → top-k → top-p → min-p, each on what the
+one before left, renormalised. Ties are broken towards the lower token id.
 
 A row's history is what really stands before it: prompt, output, and the drafted tokens between.
 """
@@ -18,13 +19,13 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from paceline.errors import SettingError
-from paceline.sampling.distribution import Law, checked_maximum
+from paceline.sampling.distribution import Distribution, checked_maximum
 from paceline.sampling.history import History
 from paceline.types import Array, Sampling
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Whether the logits reach the law untouched: no penalty, bias or mask."""
+    """Whether the logits reach the distribution untouched: no penalty, bias or mask."""
     return not (
         sampling.repetition_penalty != 1
         or sampling.presence_penalty
@@ -113,8 +114,8 @@ def greedy_tokens(rows: Array) -> list[int | None]:
     return [token if fine else None for token, fine in zip(best, sound, strict=True)]
 
 
-def law_of(logits: Array, sampling: Sampling, where: str = "") -> Law:
-    """The law of one processed row.
+def distribution_of(logits: Array, sampling: Sampling, where: str = "") -> Distribution:
+    """The distribution of one processed row.
 
     logits    float, shape (vocabulary_size,), after `process_logits`
     where     names the row in an error
@@ -124,9 +125,9 @@ def law_of(logits: Array, sampling: Sampling, where: str = "") -> Law:
     largest = checked_maximum(logits, where)
     xp = array_namespace(logits)
     if sampling.temperature == 0 or sampling.top_k == 1:
-        return Law.one_hot(int(xp.argmax(logits)))
+        return Distribution.one_hot(int(xp.argmax(logits)))
     weights, tokens = _kept(logits, largest, sampling)
-    return Law(weights / xp.sum(weights), tokens)
+    return Distribution(weights / xp.sum(weights), tokens)
 
 
 def _kept(logits: Array, largest: float, sampling: Sampling) -> tuple[Array, Array | None]:

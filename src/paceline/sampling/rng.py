@@ -10,20 +10,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.sampling.distribution import Law
+from paceline.sampling.distribution import Distribution
 
 
-class Chance(Protocol):
-    def happens(self, probability: Any) -> bool:
+class Rng(Protocol):
+    def bernoulli(self, probability: Any) -> bool:
         """True with this probability. Certain answers (≤ 0, ≥ 1) use no random number."""
         ...
 
-    def draw(self, law: Law) -> int:
-        """A token of the law. A one-hot law uses no random number."""
+    def sample(self, distribution: Distribution) -> int:
+        """A token of the distribution. A one-hot distribution uses no random number."""
         ...
 
 
-class RandomChance:
+class NumpyRng:
     """Answers from PCG64, seeded per request, so that a request's output does not depend on which
     others share its batch."""
 
@@ -31,17 +31,21 @@ class RandomChance:
         self._seeds = np.random.SeedSequence(seed)
         self._random = np.random.default_rng(self._seeds).random
 
-    def happens(self, probability: Any) -> bool:
+    def bernoulli(self, probability: Any) -> bool:
         if probability <= 0 or probability >= 1:
             return bool(probability >= 1)
         return bool(self._random() < probability)
 
-    def draw(self, law: Law) -> int:
-        return law.single if law.single is not None else law.draw(self._random())
+    def sample(self, distribution: Distribution) -> int:
+        return (
+            distribution.single
+            if distribution.single is not None
+            else distribution.draw(self._random())
+        )
 
-    def spawn(self) -> RandomChance:
+    def spawn(self) -> NumpyRng:
         """An independent stream, for a draft: its draws must not shift the target's."""
-        child = RandomChance.__new__(RandomChance)
+        child = NumpyRng.__new__(NumpyRng)
         child._seeds = self._seeds.spawn(1)[0]
         child._random = np.random.default_rng(child._seeds).random
         return child

@@ -1,25 +1,26 @@
-"""The target's laws over one scored block, worked out when a verifier asks for them."""
+"""The target's distributions over one scored block, worked out when a verifier asks for them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from paceline.errors import SettingError
-from paceline.sampling.distribution import Law, checked_maximum
+from paceline.sampling.distribution import Distribution, checked_maximum
 from paceline.sampling.history import History
 from paceline.sampling.processors import (
+    distribution_of,
     greedy_tokens,
     is_plain,
-    law_of,
     log_prob,
     process_logits,
 )
 from paceline.types import Array, Sampling, path_of
 
 
-class RowLaws:
-    """Laws of the rows of one sequence: row 0 stands after the history and `after`, row i + 1 after
-    drafted token i and those before it. Rows behind the first rejection are never worked out.
+class RowDistributions:
+    """Distributions of the rows of one sequence: row 0 stands after the history and `after`, row i
+    + 1 after drafted token i and those before it. Rows behind the first rejection are never worked
+    out.
 
     logits         raw, shape (len(drafted) + 1, vocabulary_size)
     stop_tokens    what `min_tokens` holds back
@@ -41,19 +42,21 @@ class RowLaws:
         self._sampling, self._history = sampling, history
         self._drafted, self._stop_tokens = [*after, *drafted], stop_tokens
         self._after, self._parents = len(after), parents
-        self._laws: list[Law | None] = [None] * (len(drafted) + 1)
+        self._distributions: list[Distribution | None] = [None] * (len(drafted) + 1)
         if sampling.temperature == 0 and is_plain(sampling):
             tokens = greedy_tokens(logits)
-            self._laws = [None if token is None else Law.one_hot(token) for token in tokens]
+            self._distributions = [
+                None if token is None else Distribution.one_hot(token) for token in tokens
+            ]
 
     def __len__(self) -> int:
-        return len(self._laws)
+        return len(self._distributions)
 
-    def __getitem__(self, row: int) -> Law:
-        law = self._laws[row]
-        if law is None:
-            law = self._laws[row] = self._law(row)
-        return law
+    def __getitem__(self, row: int) -> Distribution:
+        distribution = self._distributions[row]
+        if distribution is None:
+            distribution = self._distributions[row] = self._distribution(row)
+        return distribution
 
     def _processed(self, row: int) -> Array:
         if self._parents is None:
@@ -65,7 +68,7 @@ class RowLaws:
             self.logits[row], self._sampling, self._history, drafted, self._stop_tokens
         )
 
-    def _law(self, row: int) -> Law:
+    def _distribution(self, row: int) -> Distribution:
         where = f"after {len(self._history)} tokens, row {row},"
         raw = self.logits[row]
         checked_maximum(raw, where)
@@ -75,7 +78,7 @@ class RowLaws:
                 f"The masks leave no token {where.rstrip(',')}.",
                 "Ban fewer tokens, or allow more (end tokens need allowing too).",
             )
-        return law_of(logits, self._sampling, where)
+        return distribution_of(logits, self._sampling, where)
 
     def log_prob(self, row: int, token: int) -> float:
         """The raw log-probability of a token in a row, as plain decoding gives it."""

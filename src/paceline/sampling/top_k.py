@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from paceline.sampling.distribution import Law
+from paceline.sampling.distribution import Distribution
 from paceline.types import Array
 
 _BLOCK = 64
@@ -39,13 +39,13 @@ def _candidates(row: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     return ids, row[ids]
 
 
-def likeliest(law: Law, count: int) -> list[tuple[int, float]]:
-    """The `count` likeliest tokens of a law with their probabilities, likeliest first; fewer where
-    it has fewer."""
-    if law.single is not None:
-        return [(law.single, 1.0)]
-    [(ids, probs)] = candidates(law.probs[None, :], count)
+def likeliest(distribution: Distribution, count: int) -> list[tuple[int, float]]:
+    """The `count` likeliest tokens of a distribution with their probabilities, likeliest first;
+    fewer where it has fewer."""
+    if distribution.single is not None:
+        return [(distribution.single, 1.0)]
+    [(ids, probs)] = candidates(distribution.probs[None, :], count)
     order = np.lexsort((ids, -probs))[:count]
     found = zip(ids[order].tolist(), probs[order].tolist(), strict=True)
-    tokens = law.tokens
+    tokens = distribution.tokens
     return [(i if tokens is None else int(tokens[i]), p) for i, p in found if p > 0]

@@ -20,7 +20,7 @@ class Outcome:
     """Pooled over rounds, those of the prompts apart; a rate that nothing speaks for is None.
 
     tokens      emitted in these rounds
-    survival    entry i: share of the rounds that offered more than i tokens in which drafted
+    acceptance    entry i: share of the rounds that offered more than i tokens in which drafted
                 tokens 0…i were all accepted
     offered     entry i: in how many rounds more than i tokens were offered
     """
@@ -30,7 +30,7 @@ class Outcome:
     drafted_rounds: int
     proposed: int
     accepted: int
-    survival: tuple[float, ...]
+    acceptance: tuple[float, ...]
     offered: tuple[int, ...]
 
     @property
@@ -72,9 +72,9 @@ class Answers:
         numbers = [names.index(trace.category) for trace in traces]
         self._category, self._names = np.repeat(numbers, lengths), names
 
-    def outcomes(self, limit: int) -> dict[str | None, Outcome]:
+    def outcomes(self, max_draft_tokens: int) -> dict[str | None, Outcome]:
         """By category, and under None of all answers together."""
-        drafted = np.minimum(np.minimum(self._room - 1, limit), self._offered)
+        drafted = np.minimum(np.minimum(self._room - 1, max_draft_tokens), self._offered)
         right = np.minimum(drafted, self._right)
         emitted = np.minimum(right + 1, self._left)
         last = emitted == self._left

@@ -47,14 +47,14 @@ def _offered(
     choices: Sequence[int | None], output: Sequence[int], t: int, agreed: int, ends: Collection[int]
 ) -> int:
     """How many tokens a proposal has whose first `agreed` are right, as far as is known."""
-    behind = t + agreed
-    if agreed and output[behind - 1] in ends:
+    pending_tokens = t + agreed
+    if agreed and output[pending_tokens - 1] in ends:
         return agreed
-    if behind == len(output):
+    if pending_tokens == len(output):
         return MOST
-    if choices[behind] is None:
+    if choices[pending_tokens] is None:
         return agreed
-    return agreed + 1 if choices[behind] in ends else MOST
+    return agreed + 1 if choices[pending_tokens] in ends else MOST
 
 
 def likeliest(draft: ModelDraft, prompt: Sequence[int], output: Sequence[int]) -> list[int | None]:

@@ -12,7 +12,7 @@ from paceline.policy.acceptance import MOST
 from paceline.simulate.trace import Recording, SourceTrace, Trace
 
 
-def filled(recording: Recording) -> Recording:
+def imputed(recording: Recording) -> Recording:
     """The recording with every unknown moment of a draft drawn, from a fixed seed, so that all
     policies meet the same draws; what is known is kept. A draft that was never asked stays unknown.
 
@@ -25,8 +25,8 @@ def filled(recording: Recording) -> Recording:
     Raises SettingError for a draft that offered trees: what is drawn are chains.
     """
     traces = recording.traces
-    for name, foreseeable in recording.header.sources.items():
-        if foreseeable or name in recording.known_sources:
+    for name, previewable in recording.header.sources.items():
+        if previewable or name in recording.known_sources:
             continue
         _refuse_trees(recording, name)
         chances = {
@@ -77,7 +77,7 @@ def _filled(trace: Trace, name: str, chances: np.ndarray, number: int) -> Trace:
     for t in range(1, count):
         least, round = 0, asked.get(t)
         if round is not None:
-            if round.width - 1 < round.limit:
+            if round.width - 1 < round.max_draft_tokens:
                 offered[t] = round.width - 1  # it had no more
             if round.accepted < round.width - 1:
                 right[t] = round.accepted

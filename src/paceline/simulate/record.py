@@ -13,10 +13,10 @@ from paceline.types import Round
 
 
 def is_replayable(draft: Draft) -> bool:
-    """Whether replaying a draft tells what it would have offered: it is foreseeable, and nothing
+    """Whether replaying a draft tells what it would have offered: it is previewable, and nothing
     passes from one request to another (replaying would feed it the answer twice), and it goes by
     the text alone."""
-    return draft.foreseeable and not draft.remembers and not draft.looks_back
+    return draft.previewable and not draft.remembers and not draft.observes_logits
 
 
 def sources_of(drafts: Mapping[str, Draft]) -> dict[str, bool]:
@@ -59,17 +59,19 @@ def trace_of(
 
 
 def replayed(draft: Draft, prompt: Sequence[int], output: Sequence[int]) -> SourceTrace:
-    """A foreseeable draft over a finished answer: twice at once, watched and unwatched, because
+    """A previewable draft over a finished answer: twice at once, watched and unwatched, because
     a draft may offer more to a policy that looks first."""
-    foreseen = draft.foresee(prompt, output, MOST)
-    if foreseen is None:
+    answer_previews = draft.preview_answer(prompt, output, MOST)
+    if answer_previews is None:
         return asked_throughout(draft, prompt, output)
-    return SourceTrace(**{name: tuple(entries) for name, entries in foreseen._asdict().items()})
+    return SourceTrace(
+        **{name: tuple(entries) for name, entries in answer_previews._asdict().items()}
+    )
 
 
 def asked_throughout(draft: Draft, prompt: Sequence[int], output: Sequence[int]) -> SourceTrace:
     """The same, by asking the draft before every token."""
-    evidence, right, offered, unwatched = [], [], [], []
+    match_length, right, offered, unwatched = [], [], [], []
     watched_by, other = Context(History(prompt)), Context(History(prompt))
     both = [watched_by, other]
     for context in both:
@@ -78,9 +80,9 @@ def asked_throughout(draft: Draft, prompt: Sequence[int], output: Sequence[int])
         draft.prefill(both)
         for t, token in enumerate(output):
             preview = draft.preview(watched_by, MOST)
-            tokens, weight = preview.tokens, preview.evidence
+            tokens, weight = preview.tokens, preview.match_length
             [proposal] = draft.propose([other], [MOST])
-            evidence.append(weight)
+            match_length.append(weight)
             offered.append(len(tokens))
             right.append(_right(tokens, output[t : t + MOST]))
             unwatched.append(len(proposal.tokens))
@@ -90,7 +92,7 @@ def asked_throughout(draft: Draft, prompt: Sequence[int], output: Sequence[int])
     finally:
         for context in both:
             draft.close(context)
-    return SourceTrace(tuple(evidence), tuple(right), tuple(offered), tuple(unwatched))
+    return SourceTrace(tuple(match_length), tuple(right), tuple(offered), tuple(unwatched))
 
 
 def _right(tokens: Sequence[int], emitted: Sequence[int]) -> int:
@@ -111,5 +113,5 @@ def _as_asked(name: str, prompt: int, output: int, rounds: Sequence[Round]) -> S
         if round.source == name and round.path is None:  # of a tree, `right` would say too little
             at = round.context - prompt
             right[at], offered[at] = round.accepted, round.width - 1
-    evidence = tuple(None if entry is None else 0 for entry in right)
-    return SourceTrace(evidence, tuple(right), tuple(offered), tuple(offered))
+    match_length = tuple(None if entry is None else 0 for entry in right)
+    return SourceTrace(match_length, tuple(right), tuple(offered), tuple(offered))

@@ -184,9 +184,9 @@ def _unfit(kind: type[Draft]) -> str:
         return "offers trees, and a recording holds chains"
     if kind.takes == "model":
         return "has other tokens than the target, and goes by what it drafted last"
-    if kind.looks_back:
+    if kind.observes_logits:
         return "learns from the target's rows of logits, which a log doesn't hold"
-    return "" if kind.foreseeable else "needs the target, or has to be asked in every round"
+    return "" if kind.previewable else "needs the target, or has to be asked in every round"
 
 
 def check_replayable(drafts: Mapping[str, Draft], temperature: float) -> None:
@@ -196,7 +196,7 @@ def check_replayable(drafts: Mapping[str, Draft], temperature: float) -> None:
         if draft.remembers:
             raise _unreplayable(name, "it remembers other requests, and would read each twice")
         if type(draft) is ModelDraft:
-            if draft.looks_back and temperature > 0:
+            if draft.observes_logits and temperature > 0:
                 raise _unreplayable(name, "it calibrates itself by the target's rows")
         elif not is_replayable(draft):
             raise _unreplayable(name, "what it offers is known by asking only")

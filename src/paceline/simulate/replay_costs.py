@@ -16,7 +16,7 @@ from paceline.policy.costs import Costs
 from paceline.simulate.simulate import Served, Simulation, policy_named, seconds_of, simulate
 from paceline.simulate.trace import Recording
 
-AUTO, PLAIN = "measured", "plain"
+AUTO, BASELINE = "measured", "baseline"
 
 
 def whose(costs: Costs, target: Engine, drafts: Mapping[str, Draft]) -> list[str]:
@@ -60,19 +60,19 @@ def _machine(key: Mapping[str, Any]) -> str:
 class Price:
     """A policy's predicted gain.
 
-    times_plain    over plain decoding at the same batch size, with an interval over answers; None
+    speedup    over plain decoding at the same batch size, with an interval over answers; None
                    if nothing was decoded, or for want of a figure
     missing        what the costs lack, in words; empty if nothing
     """
 
-    times_plain: Ratio | None
+    speedup: Ratio | None
     missing: str = ""
 
     @property
     def pays(self) -> bool | None:
         """Whether it is worth asking, as the default policy has it; None if nobody can tell,
         because other answers of the same kind may well say otherwise."""
-        found = self.times_plain
+        found = self.speedup
         if found is None:
             return None
         if found.value < LEAST_GAIN:
@@ -80,8 +80,8 @@ class Price:
         return True if found.low is None or found.low > 1 else None
 
     def as_json(self) -> dict[str, Any]:
-        ratio = self.times_plain and asdict(self.times_plain)
-        return {"times_plain": ratio, "missing": self.missing or None}
+        ratio = self.speedup and asdict(self.speedup)
+        return {"speedup": ratio, "missing": self.missing or None}
 
 
 Prices = dict[str, dict[str | None, Price]]
@@ -116,13 +116,13 @@ def prices_of(wanted: Wanted, batch: int, on_progress: Callable[[], None] = lamb
     """Each policy's gain at one batch size. `on_progress` is called after every simulation."""
     prices: Prices = {spec: {} for spec in wanted.policies}
     for category, part in wanted.parts(batch):
-        plain = _served(part, wanted.costs, PLAIN, batch)
+        baseline = _served(part, wanted.costs, BASELINE, batch)
         on_progress()
         for spec in wanted.policies:
             mine = _served(part, wanted.costs, spec, batch)
-            prices[spec][category] = _price(plain, mine)
+            prices[spec][category] = _price(baseline, mine)
             if batch == 1 or len(part.categories) == 1:
-                prices[spec] |= {name: _price(plain, mine, name) for name in part.categories}
+                prices[spec] |= {name: _price(baseline, mine, name) for name in part.categories}
             on_progress()
     return prices
 
@@ -141,18 +141,18 @@ def _served(
 
 
 def _price(
-    plain: tuple[Served, ...] | SettingError,
+    baseline: tuple[Served, ...] | SettingError,
     mine: tuple[Served, ...] | SettingError,
     category: str | None = None,
 ) -> Price:
-    for found in (plain, mine):
+    for found in (baseline, mine):
         if isinstance(found, SettingError):
             return Price(None, found.fact)
-    assert not isinstance(plain, SettingError)
+    assert not isinstance(baseline, SettingError)
     assert not isinstance(mine, SettingError)
     both = [
         Pair(*_decoding(one), *_decoding(other))
-        for one, other in zip(plain, mine, strict=True)
+        for one, other in zip(baseline, mine, strict=True)
         if category in (None, one.category)
     ]
     return Price(speed_ratio(both))
@@ -172,9 +172,9 @@ def best_of(
     fixed    only one of those that always ask the same draft for as many tokens
     """
     rated = [
-        (price.times_plain.value, spec, price)
+        (price.speedup.value, spec, price)
         for spec, by_category in prices.items()
-        if (price := by_category[category]).times_plain is not None and (spec != AUTO or not fixed)
+        if (price := by_category[category]).speedup is not None and (spec != AUTO or not fixed)
     ]
     if not rated:
         return None

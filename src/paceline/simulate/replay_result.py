@@ -61,7 +61,7 @@ class ReplayResult:
             "kind": "paceline replay",
             "complete": self.complete,
             "target": self.target,
-            "workload": self.workload.facts(),
+            "workload": self.workload.metadata(),
             "temperature": self.temperature,
             "answers": {
                 "replayed": self.replayed,
@@ -73,10 +73,12 @@ class ReplayResult:
             },
             "drafts": {
                 name: {
-                    "facts": self.drafts[name],
+                    "metadata": self.drafts[name],
                     "limits": {
-                        str(limit): _parted({c: o.as_json() for c, o in by_category.items()})
-                        for limit, by_category in outcomes.items()
+                        str(max_draft_tokens): _parted(
+                            {c: o.as_json() for c, o in by_category.items()}
+                        )
+                        for max_draft_tokens, by_category in outcomes.items()
                     },
                 }
                 for name, outcomes in self.outcomes.items()

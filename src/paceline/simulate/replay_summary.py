@@ -19,7 +19,7 @@ def card(result: ReplayResult) -> str:
     lines = [*_advice(result), "", *_what_was_replayed(result)]
     for draft, outcomes in result.outcomes.items():
         lines += ["", *_table(draft, outcomes, result)]
-        lines += ["", *_survival(draft, outcomes, result)]
+        lines += ["", *_acceptance(draft, outcomes, result)]
     for batch, prices in result.prices.items():
         lines += ["", *_prices(batch, prices, result)]
     if result.notes:
@@ -50,9 +50,9 @@ def _by_category(prices: Prices, categories: Sequence[str]) -> list[str]:
     """The category that has least to gain first, and those that couldn't be priced in the end."""
     found = {category: best_of(prices, category) for category in categories}
     gains = {
-        category: best[1].times_plain.value
+        category: best[1].speedup.value
         for category, best in found.items()
-        if best is not None and best[1].times_plain is not None
+        if best is not None and best[1].speedup is not None
     }
     lines = [
         f"  {category}: {_sentence(prices, category)}"
@@ -79,12 +79,12 @@ def _sentence(prices: Prices, category: str | None) -> str:
 
 
 def _told(spec: str, price: Price) -> str:
-    draft, _, limit = spec.rpartition(":")
-    name = "-n auto with all drafts" if spec == AUTO else f"-d {draft} -n {limit}"
-    ratio = price.times_plain
+    draft, _, max_draft_tokens = spec.rpartition(":")
+    name = "-n auto with all drafts" if spec == AUTO else f"-d {draft} -n {max_draft_tokens}"
+    ratio = price.speedup
     assert ratio is not None
     interval = interval_words(ratio, single="answer")
-    return f"{name}, {ratio.value:.2f} times plain ({interval})"
+    return f"{name}, {ratio.value:.2f} speedup ({interval})"
 
 
 def _what_was_replayed(result: ReplayResult) -> list[str]:
@@ -127,7 +127,12 @@ def _rows(result: ReplayResult) -> list[tuple[str, str | None]]:
 
 
 def _table(draft: str, outcomes: Outcomes, result: ReplayResult) -> list[str]:
-    rows = [[f"{draft}: tokens per round (accepted)", *(f"n={limit}" for limit in outcomes)]]
+    rows = [
+        [
+            f"{draft}: tokens per round (accepted)",
+            *(f"n={max_draft_tokens}" for max_draft_tokens in outcomes),
+        ]
+    ]
     for name, category in _rows(result):
         rows.append([name, *(_figures(one[category]) for one in outcomes.values())])
     return aligned(rows)
@@ -140,11 +145,11 @@ def _figures(outcome: Outcome) -> str:
     return f"{outcome.tokens_per_round:.2f} ({'-' if rate is None else f'{rate:.0%}'})"
 
 
-def _survival(draft: str, outcomes: Outcomes, result: ReplayResult) -> list[str]:
+def _acceptance(draft: str, outcomes: Outcomes, result: ReplayResult) -> list[str]:
     widest = max(outcomes)
     rows = [[f"{draft}: drafted tokens 1…i all accepted, n={widest}", ""]]
     for name, category in _rows(result):
-        shares = outcomes[widest][category].survival[:16]
+        shares = outcomes[widest][category].acceptance[:16]
         rows.append([name, " ".join(f"{share:.0%}" for share in shares) or "-"])
     width = max(len(row[0]) for row in rows[1:])
     return [rows[0][0], *(f"{name.ljust(width)}  {shares}" for name, shares in rows[1:])]
@@ -153,7 +158,7 @@ def _survival(draft: str, outcomes: Outcomes, result: ReplayResult) -> list[str]
 def _prices(batch: int, prices: Prices, result: ReplayResult) -> list[str]:
     """A row a policy, a column a category: policies are many, categories few."""
     columns = _rows(result)
-    rows = [[f"predicted times plain, batch {batch}", *(name for name, _ in columns)]]
+    rows = [[f"predicted speedup, batch {batch}", *(name for name, _ in columns)]]
     missing: dict[str, None] = {}
     for spec, by_category in prices.items():
         rows.append([spec, *(_times(by_category[category]) for _, category in columns)])
@@ -162,4 +167,4 @@ def _prices(batch: int, prices: Prices, result: ReplayResult) -> list[str]:
 
 
 def _times(price: Price) -> str:
-    return "-" if price.times_plain is None else f"{price.times_plain.value:.2f}"
+    return "-" if price.speedup is None else f"{price.speedup.value:.2f}"

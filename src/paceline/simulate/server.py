@@ -58,7 +58,7 @@ class _Turn:
 
     stream: SimulatedStream
     source: str | None
-    limit: int
+    max_draft_tokens: int
     prefill: bool
     drafted: int = 0
     right: int = 0
@@ -128,7 +128,7 @@ class Server:
             stream.read_other_s += self.overhead_s / sharing
         for turn in turns:
             share_s = 0.0 if turn.prefill else verify_s * (1 + turn.drafted) / rows
-            _settle(turn, share_s, self.overhead_s / sharing, sharing)
+            _verify_and_commit(turn, share_s, self.overhead_s / sharing, sharing)
         return draft_s + verify_s + sum(map(self._target.feed_s, parts.values())) + self.overhead_s
 
     def _parts(
@@ -164,7 +164,7 @@ class Server:
                 read += held
         asked = [turn for turn in mine if turn.drafted]
         seconds += prices.feed_s(read)
-        seconds += prices.feed_s(sum(turn.stream.behind(name) for turn in asked))
+        seconds += prices.feed_s(sum(turn.stream.pending_tokens(name) for turn in asked))
         for step in range(1, max((turn.drafted for turn in asked), default=0)):
             active = [len(turn.stream.history) for turn in asked if turn.drafted > step]
             count = len(active)
@@ -186,15 +186,15 @@ def _turn(stream: SimulatedStream, choice: Choice) -> _Turn:
     """The choice within what request and answer allow, as `decode.step.Decoder._turn` has it."""
     request = stream.request
     source = choice.source if request.draft is None else request.draft
-    limit = min(choice.limit, stream.room - 1)
-    if request.draft_limit is not None:
-        limit = min(limit, request.draft_limit)
-    if source is None or limit <= 0:
+    max_draft_tokens = min(choice.max_draft_tokens, stream.remaining_tokens - 1)
+    if request.max_draft_tokens is not None:
+        max_draft_tokens = min(max_draft_tokens, request.max_draft_tokens)
+    if source is None or max_draft_tokens <= 0:
         return _Turn(stream, None, 0, not stream.prompt_is_read)
     stream.source(source)
-    turn = _Turn(stream, source, limit, not stream.prompt_is_read)
+    turn = _Turn(stream, source, max_draft_tokens, not stream.prompt_is_read)
     if not turn.prefill:
-        turn.drafted, turn.right = stream.proposed(source, limit)
+        turn.drafted, turn.right = stream.proposed(source, max_draft_tokens)
     return turn
 
 
@@ -204,13 +204,13 @@ def _cut(turns: Sequence[_Turn], left: int | None) -> None:
     while left is not None and total > left:
         longest = max(turns, key=lambda turn: turn.drafted)
         longest.drafted -= 1
-        longest.limit = longest.drafted
+        longest.max_draft_tokens = longest.drafted
         longest.right = min(longest.right, longest.drafted)
-        longest.source = longest.source if longest.limit else None
+        longest.source = longest.source if longest.max_draft_tokens else None
         total -= 1
 
 
-def _settle(turn: _Turn, verify_s: float, other_s: float, batch: int) -> None:
+def _verify_and_commit(turn: _Turn, verify_s: float, other_s: float, batch: int) -> None:
     """Commit, and record the round as `decode.step.Decoder._record` does."""
     stream, before = turn.stream, len(turn.stream.history)
     if turn.prefill:
@@ -228,7 +228,7 @@ def _settle(turn: _Turn, verify_s: float, other_s: float, batch: int) -> None:
             accepted=turn.right,
             emitted=emitted,
             source=None if turn.prefill else turn.source,
-            limit=0 if turn.prefill else turn.limit,
+            max_draft_tokens=0 if turn.prefill else turn.max_draft_tokens,
             width=turn.drafted + 1,
             batch=batch,
             context=before,

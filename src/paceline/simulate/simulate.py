@@ -16,7 +16,7 @@ import numpy as np
 from paceline.errors import SettingError, unknown_name
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs
-from paceline.simulate.impute import filled
+from paceline.simulate.impute import imputed
 from paceline.simulate.server import Policy, Server
 from paceline.simulate.stream import SimulatedStream, stream_of
 from paceline.simulate.trace import Recording, Trace
@@ -41,7 +41,7 @@ class Served:
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What a policy came to. Figures are pooled over rounds, the prompts' apart, as in
-    `decode.figures`; a figure that nothing speaks for is None.
+    `decode.stats`; a figure that nothing speaks for is None.
 
     total_s    from the first moment to the last token, prompts and idle time included
     """
@@ -155,7 +155,7 @@ def simulate(
     drafts without recorded proposals or without costs.
     """
     _check(batch, arrivals_per_s, row_budget, seed)
-    recording = filled(recording)
+    recording = imputed(recording)
     temperature = recording.header.temperature
     arrivals = np.zeros(len(recording.traces))
     if arrivals_per_s is not None:
@@ -165,7 +165,7 @@ def simulate(
         stream_of(trace, temperature, float(second))
         for trace, second in zip(recording.traces, arrivals, strict=True)
     ]
-    free = [name for name, foreseeable in recording.header.sources.items() if foreseeable]
+    free = [name for name, previewable in recording.header.sources.items() if previewable]
     server = Server(costs, policy, free=free, batch=batch, budget=row_budget)
     return Simulation(server.run(streams), tuple(map(_served, streams)))
 
@@ -205,34 +205,35 @@ def policy_named(
     """A fresh policy: "measured" (the default policy, with costs kept as they are), "plain", or
     "DRAFT:LIMIT" for the same draft and limit in every round.
 
-    sources    the recorded drafts, and whether each is foreseeable. "measured" leaves out those
+    sources    the recorded drafts, and whether each is previewable. "measured" leaves out those
                that are neither that nor in the costs.
-    weighs     those whose evidence counts; unless given, all foreseeable ones
+    weighs     those whose evidence counts; unless given, all previewable ones
     """
-    if spec == "plain":
+    if spec == "baseline":
         return _always(Choice(None, 0))
     if spec == "measured":
         offered = [
             Source(
                 name,
-                foreseeable,
-                foreseeable if weighs is None else name in weighs,
-                None if foreseeable else costs.drafts[name],
+                previewable,
+                previewable if weighs is None else name in weighs,
+                None if previewable else costs.drafts[name],
             )
-            for name, foreseeable in sources.items()
-            if foreseeable or name in costs.drafts
+            for name, previewable in sources.items()
+            if previewable or name in costs.drafts
         ]
         return MeasuredPolicy(costs, offered, frozen=True, say=lambda _: None)
-    name, colon, limit = spec.rpartition(":")
+    name, colon, max_draft_tokens = spec.rpartition(":")
     if not colon:
-        raise unknown_name("policy", spec, ["measured", "plain", *(f"{s}:3" for s in sources)])
+        raise unknown_name("policy", spec, ["measured", "baseline", *(f"{s}:3" for s in sources)])
     if name not in sources:
         raise unknown_name("recorded draft", name, sources)
-    if not limit.isdecimal() or int(limit) < 1:
+    if not max_draft_tokens.isdecimal() or int(max_draft_tokens) < 1:
         raise SettingError(
-            f"The limit of the policy {spec!r} is {limit!r}.", "It must be a number, 1 or more."
+            f"The limit of the policy {spec!r} is {max_draft_tokens!r}.",
+            "It must be a number, 1 or more.",
         )
-    return _always(Choice(name, int(limit)))
+    return _always(Choice(name, int(max_draft_tokens)))
 
 
 def _always(choice: Choice) -> Policy:
@@ -243,15 +244,16 @@ def policy_of(traces: Sequence[Trace]) -> str:
     """The name of the policy that the recorded rounds look like: a fixed one if every round has
     its draft and limit, as far as the answer had room."""
     rounds = [(t, round) for t in traces for round in t.rounds if not round.prefill]
-    limit = max((round.limit for _, round in rounds), default=0)
-    if limit == 0:
-        return "plain"
-    asked = {round.source for _, round in rounds if round.limit}
+    max_draft_tokens = max((round.max_draft_tokens for _, round in rounds), default=0)
+    if max_draft_tokens == 0:
+        return "baseline"
+    asked = {round.source for _, round in rounds if round.max_draft_tokens}
     fixed = all(
-        round.limit == min(limit, t.most_tokens - (round.context - t.prompt_tokens) - 1)
+        round.max_draft_tokens
+        == min(max_draft_tokens, t.most_tokens - (round.context - t.prompt_tokens) - 1)
         for t, round in rounds
     )
-    return f"{asked.pop()}:{limit}" if fixed and len(asked) == 1 else "measured"
+    return f"{asked.pop()}:{max_draft_tokens}" if fixed and len(asked) == 1 else "measured"
 
 
 # Hindsight.
@@ -274,14 +276,14 @@ def best_fixed(
     """By category, the fastest of plain decoding and every recorded draft with every one of
     `LIMITS` whose width was measured, known only afterwards.
 
-    sources    drafts to try; unless given, all that are foreseeable or in the costs
+    sources    drafts to try; unless given, all that are previewable or in the costs
     """
-    recording = filled(recording)
+    recording = imputed(recording)
     known = recording.known_sources
     if sources is None:
         sources = [name for name, free in known.items() if free or name in costs.drafts]
     widest = len(costs.table()) - 1
-    specs = ["plain", *(f"{s}:{n}" for s in sources for n in LIMITS if n < widest)]
+    specs = ["baseline", *(f"{s}:{n}" for s in sources for n in LIMITS if n < widest)]
     best: dict[str, Hindsight] = {}
     for spec in specs:
         found = simulate(recording, costs, policy_named(spec, costs, known)).by_category

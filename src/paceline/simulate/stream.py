@@ -67,7 +67,7 @@ class SimulatedStream:
         return self.remaining == 0
 
     @property
-    def room(self) -> int:
+    def remaining_tokens(self) -> int:
         return self.trace.most_tokens - self.committed
 
     @property
@@ -81,16 +81,16 @@ class SimulatedStream:
         right = min(count, self._now(known.right, name))
         start = self.history.length
         tokens = [*range(start, start + right), *[_WRONG] * (count - right)]
-        return Preview(tokens, self._now(known.evidence, name))
+        return Preview(tokens, self._now(known.match_length, name))
 
-    def behind(self, name: str) -> int:
+    def pending_tokens(self, name: str) -> int:
         return self.history.length - self.held.get(name, 0)
 
-    def proposed(self, name: str, limit: int) -> tuple[int, int]:
+    def proposed(self, name: str, max_draft_tokens: int) -> tuple[int, int]:
         """How many tokens the draft offers now, and how many of them are right."""
         known = self.source(name)
         offered = known.offered if name in self.watched else known.unwatched
-        count = min(limit, self._now(offered, name))
+        count = min(max_draft_tokens, self._now(offered, name))
         return count, min(count, self._now(known.right, name))
 
     def source(self, name: str) -> SourceTrace:

@@ -1,8 +1,8 @@
 """A recording: what every draft would have offered at each moment of finished answers, and how much
 of it was right. docs/rounds-file.md explains the fields.
 
-A foreseeable draft is known at every moment. Any other is known only where it was asked;
-`fill.filled` draws the rest.
+A previewable draft is known at every moment. Any other is known only where it was asked;
+`impute.imputed` draws the rest.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from paceline.errors import DataError, unknown_name
 from paceline.types import Round
 
 KIND = "paceline rounds"
-_LISTS = ("evidence", "right", "offered", "unwatched")
+_LISTS = ("match_length", "right", "offered", "unwatched")
 _ROUND_FIELDS = {field.name for field in fields(Round)}
 _NEEDED = {field.name for field in fields(Round) if field.default is MISSING}
-_CURE = "`paceline bench … --record FILE` writes such a file."
+_HINT = "`paceline bench … --record FILE` writes such a file."
 
 Known = tuple[int | None, ...]
 
@@ -30,13 +30,13 @@ class SourceTrace:
     """One draft over one answer. Entry t of each list is the moment when t output tokens are
     committed; None where nothing is known.
 
-    evidence     `Preview.evidence`; 0 without a match, or if the draft weighs nothing
+    match_length     `Preview.match_length`; 0 without a match, or if the draft weighs nothing
     right        how many of the offered tokens are the ones then emitted; never more than were
-    offered      tokens on offer, at most `survival.MOST`, as far as a policy looks; 0 is none
+    offered      tokens on offer, at most `acceptance.MOST`, as far as a policy looks; 0 is none
     unwatched    tokens it offers a policy that doesn't preview it (a fixed limit)
     """
 
-    evidence: Known
+    match_length: Known
     right: Known
     offered: Known
     unwatched: Known
@@ -59,7 +59,7 @@ class Trace:
     most_tokens: int
     sources: Mapping[str, SourceTrace]
     rounds: tuple[Round, ...] = ()
-    configuration: str = "plain"
+    configuration: str = "baseline"
 
     def as_document(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,7 +70,7 @@ class Header:
     """What holds for the whole recording.
 
     target     the engine's facts
-    sources    by name, whether the draft is foreseeable
+    sources    by name, whether the draft is previewable
     weighs     names of those whose evidence counts
     """
 
@@ -86,7 +86,7 @@ class Header:
             "target": self.target,
             "temperature": self.temperature,
             "sources": {
-                name: {"foreseeable": known, "weighs": name in self.weighs}
+                name: {"previewable": known, "weighs": name in self.weighs}
                 for name, known in self.sources.items()
             },
             "command": list(self.command),
@@ -110,11 +110,11 @@ class Recording:
 
     @property
     def known_sources(self) -> dict[str, bool]:
-        """The header's drafts without those of which a moment is unknown; after `filled`, these
+        """The header's drafts without those of which a moment is unknown; after `imputed`, these
         are the ones that were never asked."""
         return {
-            name: foreseeable
-            for name, foreseeable in self.header.sources.items()
+            name: previewable
+            for name, previewable in self.header.sources.items()
             if all(name in t.sources and None not in t.sources[name].right for t in self.traces)
         }
 
@@ -151,11 +151,11 @@ def read_recording(path: str) -> Recording:
     rows = _rows(path, lines)
     first = next(rows, None)
     if first is None:
-        raise DataError(f"{path} is empty.", _CURE)
+        raise DataError(f"{path} is empty.", _HINT)
     header = _header(first[1], path)
     traces = tuple(_trace(row, header, f"Line {number} of {path}") for number, row in rows)
     if not traces:
-        raise DataError(f"{path} holds a header and no request.", _CURE)
+        raise DataError(f"{path} holds a header and no request.", _HINT)
     return Recording(header, traces)
 
 
@@ -167,23 +167,23 @@ def _rows(path: str, lines: list[str]) -> Iterator[tuple[int, Any]]:
             yield number, json.loads(line)
         except ValueError as error:
             reason = str(error).split(": line")[0]
-            raise DataError(f"Line {number} of {path} is not JSON: {reason}.", _CURE) from None
+            raise DataError(f"Line {number} of {path} is not JSON: {reason}.", _HINT) from None
 
 
 def _header(row: Any, path: str) -> Header:
     kind = row.get("kind") if isinstance(row, dict) else None
     if kind != KIND:
-        raise DataError(f"{path} holds no rounds: its kind is {kind!r}, not {KIND!r}.", _CURE)
+        raise DataError(f"{path} holds no rounds: its kind is {kind!r}, not {KIND!r}.", _HINT)
     try:
         return Header(
             target=row["target"],
             temperature=float(row["temperature"]),
-            sources={name: bool(about["foreseeable"]) for name, about in row["sources"].items()},
+            sources={name: bool(about["previewable"]) for name, about in row["sources"].items()},
             weighs=tuple(n for n, about in row["sources"].items() if about.get("weighs", True)),
             command=tuple(row.get("command", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"The header of {path} can't be read: {_said(error)}.", _CURE) from None
+        raise DataError(f"The header of {path} can't be read: {_said(error)}.", _HINT) from None
 
 
 def _trace(row: Any, header: Header, where: str) -> Trace:
@@ -238,7 +238,15 @@ def _round(row: Any) -> Round:
     for name, value in row.items():
         if name.endswith("_s") and not isinstance(value, int | float):
             raise ValueError(f"{name} of a round is {value!r}")
-        if name in ("proposed", "accepted", "emitted", "limit", "width", "batch", "context"):
+        if name in (
+            "proposed",
+            "accepted",
+            "emitted",
+            "max_draft_tokens",
+            "width",
+            "batch",
+            "context",
+        ):
             _whole(value, name)
     path = row.get("path")
     if path is not None:

@@ -1,9 +1,9 @@
 """Fit a head behind an exit layer to what the whole target says of its own text.
 
-The head learns the target's laws themselves, not the tokens that were drawn: first by the forward
-divergence KL(p‖q), whose slope leads far, then by the distance ½‖p − q‖₁, which is what rejects
-(Leviathan et al. 2023, corollary 3.6: the acceptance is one less it). What is kept is whichever
-state of both had the best acceptance on text that was held out.
+The head learns the target's distributions themselves, not the tokens that were drawn: first by the
+forward divergence KL(p‖q), whose slope leads far, then by the distance ½‖p − q‖₁, which is what
+rejects (Leviathan et al. 2023, corollary 3.6: the acceptance is one less it). What is kept is
+whichever state of both had the best acceptance on text that was held out.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class HeadFit:
         """The checkpoint of this very fit; None if there is none."""
         if not self.checkpoint.exists():
             return None
-        cure = f"Delete it to begin anew, or name another file than {self.checkpoint.stem}."
+        hint = f"Delete it to begin anew, or name another file than {self.checkpoint.stem}."
         try:
             document = torch.load(self.checkpoint, weights_only=True)
             if document["kind"] != KIND:
@@ -254,13 +254,13 @@ class HeadFit:
             ]
             progress, fit = Progress(**document["progress"]), document["fit"]
         except Exception as error:  # torch.load raises what the bytes lead it to
-            raise DataError(f"{self.checkpoint} is no checkpoint of a fit.", cure) from error
+            raise DataError(f"{self.checkpoint} is no checkpoint of a fit.", hint) from error
         for name, value in self._fit().items():
             if fit.get(name) != value:
                 raise DataError(
                     f"{self.checkpoint} is of a fit whose {name} is {fit.get(name)}, and this "
                     f"one's is {value}.",
-                    cure,
+                    hint,
                 )
         return texts, progress
 

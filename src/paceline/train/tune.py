@@ -16,9 +16,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from paceline.bench.local.bench import Configuration, header_of, run_bench, with_plain
+from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.result import BenchResult
-from paceline.bench.local.run import PLAIN
+from paceline.bench.local.run import BASELINE
 from paceline.bench.profile.measured_policy import gather_costs, sources
 from paceline.bench.profile.profile import costs_for
 from paceline.bench.prompts.workload import Workload
@@ -93,7 +93,7 @@ class Tuner:
         if len(self._stack.layers) < 2:
             raise SettingError(f"{engine.model} has one layer.", "There is nothing to leave out.")
         self.result = TuneResult(
-            engine.facts(),
+            engine.metadata(),
             workload.name,
             sampling or Sampling(),
             max_tokens,
@@ -213,13 +213,13 @@ class Tuner:
         priced = self._prices(candidate)
         candidate.estimate = max(
             speed_up(
-                expected_tokens(min(1.0, candidate.agreement), limit),
-                limit,
+                expected_tokens(min(1.0, candidate.agreement), max_draft_tokens),
+                max_draft_tokens,
                 priced.r,
                 draft_cost=priced.draft_cost,
                 overhead=priced.overhead,
             )
-            for limit in range(1, max(2, priced.most + 1))
+            for max_draft_tokens in range(1, max(2, priced.most + 1))
         )
         result = self.result
         result.looked_at += 1
@@ -235,9 +235,9 @@ class Tuner:
     def _look_at_exits(
         self, texts: list[tuple[list[int], int]]
     ) -> tuple[list[Any], list[Candidate]]:
-        """Per text the target's own laws, and every exit held against them: one forward of a text
-        gives the states behind all layers. A head's agreement is the held-out one that its fit has
-        measured."""
+        """Per text the target's own distributions, and every exit held against them: one forward
+        of a text gives the states behind all layers. A head's agreement is the held-out one that
+        its fit has measured."""
         import torch
 
         wanted: list[Any] = []
@@ -253,13 +253,13 @@ class Tuner:
                 sequence.close()
             rows = _rows(len(tokens), first)
             states = {at: torch.cat(noted[at])[rows] for at in noted}
-            wanted.append(self._laws(self._stack.read_out(states[layers])))
+            wanted.append(self._distributions(self._stack.read_out(states[layers])))
             for candidate in (*exits, *heads):
                 behind = states[len(candidate.kept)]
                 if candidate.head is not None:
                     continue  # it may have been fitted to this very text
-                laws = self._laws(self._stack.read_out(behind))
-                candidate.agreement += self._overlap(wanted[-1], laws) / len(texts)
+                distributions = self._distributions(self._stack.read_out(behind))
+                candidate.agreement += self._overlap(wanted[-1], distributions) / len(texts)
                 self.on_progress(min(1.0, self._spent()), "exits")
         for candidate in heads:
             assert candidate.head is not None
@@ -282,12 +282,12 @@ class Tuner:
                     [logits] = self.engine.score([Job(sequence, tokens, len(tokens) - rows[0])])
                 finally:
                     sequence.close()
-                found = self._laws(logits[[row - rows[0] for row in rows]])
+                found = self._distributions(logits[[row - rows[0] for row in rows]])
                 total += self._overlap(target, found)
         return total / len(texts)
 
-    def _laws(self, logits: Any) -> Any:
-        """Greedy: the best tokens; else the laws at the sampling's temperature."""
+    def _distributions(self, logits: Any) -> Any:
+        """Greedy: the best tokens; else the distributions at the sampling's temperature."""
         temperature = self.result.sampling.temperature
         return logits.argmax(-1) if not temperature else (logits / temperature).softmax(-1)
 
@@ -374,8 +374,8 @@ class Tuner:
     def _keep_final(self, bench: BenchResult) -> None:
         result = self.result
         result.ratio = bench.ratio("best")
-        plain, drafted = (bench.figures(name) for name in (PLAIN, "best"))
-        result.plain_tok_per_s = plain.ms_per_token and 1e3 / plain.ms_per_token
+        baseline, drafted = (bench.stats(name) for name in (BASELINE, "best"))
+        result.baseline_tok_per_s = baseline.ms_per_token and 1e3 / baseline.ms_per_token
         result.tok_per_s = drafted.ms_per_token and 1e3 / drafted.ms_per_token
         result.drafted_rounds = drafted.drafted_rounds / max(1, drafted.rounds)
         measured = {run.id for run in bench.runs_of("best")}
@@ -394,7 +394,7 @@ class Tuner:
         whole: bool = False,
     ) -> BenchResult:
         sampling, most = self.result.sampling, self.result.max_tokens
-        every = with_plain(configurations)
+        every = with_baseline(configurations)
         result = BenchResult(
             header_of(self.engine, every, workload, max_tokens=most, sampling=sampling)
         )

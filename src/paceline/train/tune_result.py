@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.machine import machine_facts
+from paceline.bench.machine import machine_metadata
 from paceline.bench.stats import Ratio
 from paceline.drafts.early_exit import Setting
 from paceline.errors import DataError
@@ -21,8 +21,8 @@ class Candidate:
     head         the file of a head behind them
     agreement    with the target on its own text: the share of rows with the same best token, or,
                  where the sampling has a temperature, the mean of Σ min(p, q)
-    estimate     times plain that agreement and costs promise at the best limit of 1 or more
-    measured     times plain under the policy, on so many prompts
+    estimate     speedup that agreement and costs promise at the best limit of 1 or more
+    measured     speedup under the policy, on so many prompts
     """
 
     kept: tuple[int, ...]
@@ -44,7 +44,7 @@ class TuneResult:
     """What a search has found, growing while it goes on.
 
     best        the candidate that a setting is made of
-    ratio       its times plain on all prompts; None where the search ended before that
+    ratio       its speedup on all prompts; None where the search ended before that
     plain, drafted    its bench's tokens per second
     prompts_fitted_to    of its prompts those, by name, that its head was fitted to
     drafted_rounds    share of its rounds in which the policy let it draft
@@ -58,7 +58,7 @@ class TuneResult:
     candidates: list[Candidate] = field(default_factory=list)
     looked_at: int = 0
     ratio: Ratio | None = None
-    plain_tok_per_s: float | None = None
+    baseline_tok_per_s: float | None = None
     tok_per_s: float | None = None
     drafted_rounds: float | None = None
     prompts: int = 0
@@ -79,7 +79,7 @@ class TuneResult:
         if self.ratio is None:
             return "It ended before the best one was measured on all prompts: this is an estimate."
         value, low, high = self.ratio.value, self.ratio.low, self.ratio.high
-        said = f"{value:.2f} times plain under the policy"
+        said = f"{value:.2f} speedup under the policy"
         if low is not None and high is not None:
             said += f" (95 % interval {low:.2f} to {high:.2f})"
         if self.prompts_fitted_to:
@@ -96,8 +96,8 @@ class TuneResult:
     def as_json(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,
-            "times_plain": asdict(self.ratio) if self.ratio else None,
-            "plain_tok_per_s": self.plain_tok_per_s,
+            "speedup": asdict(self.ratio) if self.ratio else None,
+            "baseline_tok_per_s": self.baseline_tok_per_s,
             "tok_per_s": self.tok_per_s,
             "drafted_rounds": self.drafted_rounds,
             "prompts": self.prompts,
@@ -105,14 +105,14 @@ class TuneResult:
             "workload": self.workload,
             "max_tokens": self.max_tokens,
             "sampling": asdict(self.sampling),
-            "limit": "auto",
+            "max_draft_tokens": "auto",
             "complete": self.complete,
             "looked_at": self.looked_at,
             "candidates": [
                 {**asdict(c), "head": c.head and str(c.head), "kept": list(c.kept)}
                 for c in sorted(self.candidates, key=lambda c: -c.estimate)
             ],
-            "machine": machine_facts(),
+            "machine": machine_metadata(),
         }
 
     def setting(self, identity: dict[str, Any]) -> Setting:

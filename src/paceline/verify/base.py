@@ -1,8 +1,8 @@
-"""The protocol of a verifier: from a proposal and the target's laws to a verdict.
+"""The protocol of a verifier: from a proposal and the target's distributions to a verdict.
 
-A verifier sees laws and a source of chance, never an engine. Every verifier registered under the
-entry points `paceline.verifiers` is proved exact by `tests/verify/test_exactness.py`, unless it
-says that it is lossy.
+A verifier sees distributions and a source of chance, never an engine. Every verifier registered
+under the entry points `paceline.verifiers` is proved exact by `tests/verify/test_exactness.py`,
+unless it says that it is lossy.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import abc
 from typing import Any, ClassVar, Protocol
 
 from paceline.errors import SettingError
-from paceline.sampling.distribution import Law
-from paceline.sampling.rng import Chance
+from paceline.sampling.distribution import Distribution
+from paceline.sampling.rng import Rng
 from paceline.types import Proposal, Verdict
 
 
-class TargetLaws(Protocol):
-    """The target's laws: entry 0 is the law before any drafted token, entry i + 1 that after token
-    i of a proposal and those before it on its path. Asking for an entry may cost time; one that is
-    never asked for costs nothing."""
+class TargetDistributions(Protocol):
+    """The target's distributions: entry 0 is the distribution before any drafted token, entry i +
+    1 that after token i of a proposal and those before it on its path. Asking for an entry may
+    cost time; one that is never asked for costs nothing."""
 
-    def __getitem__(self, row: int) -> Law: ...
+    def __getitem__(self, row: int) -> Distribution: ...
 
 
 class Verifier(abc.ABC):
@@ -48,25 +48,25 @@ class Verifier(abc.ABC):
         return cls()
 
     @abc.abstractmethod
-    def verify(self, proposal: Proposal, target: TargetLaws, chance: Chance) -> Verdict:
+    def verify(self, proposal: Proposal, target: TargetDistributions, rng: Rng) -> Verdict:
         """Judge a proposal so that accepted tokens and next token are distributed as the target
         alone would have emitted them. Only a lossy verifier may do otherwise; it tells how far in
-        `Verdict.departures`.
+        `Verdict.divergences`.
 
-        Raises ValueError if a drafted token has probability 0 under the law it claims to be drawn
-        from: such a draft breaks the proof.
+        Raises ValueError if a drafted token has probability 0 under the distribution it claims to
+        be drawn from: such a draft breaks the proof.
         """
 
 
-def draft_prob(law: Law, token: int) -> Any:
+def draft_prob(distribution: Distribution, token: int) -> Any:
     """q(x) of a drafted token, which can't be 0."""
-    prob = law.prob(token)
+    prob = distribution.prob(token)
     if not prob > 0:
-        raise ValueError(f"drafted token {token} has probability {prob} under its own law")
+        raise ValueError(f"drafted token {token} has probability {prob} under its own distribution")
     return prob
 
 
-def ratio(target: Law, draft: Law, token: int) -> Any:
+def ratio(target: Distribution, draft: Distribution, token: int) -> Any:
     """p(x)/q(x) of a drafted token."""
     q = draft_prob(draft, token)
     return target.prob(token) if q == 1 else target.prob(token) / q

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.sampling.distribution import Law, excess
-from paceline.sampling.rng import Chance
+from paceline.sampling.distribution import Distribution, excess
+from paceline.sampling.rng import Rng
 from paceline.types import Proposal, Verdict
-from paceline.verify.base import TargetLaws, Verifier, ratio
+from paceline.verify.base import TargetDistributions, Verifier, ratio
 from paceline.verify.chain import ChainVerifier
 
 
 class BlockVerifier(Verifier):
     """Exact, and never accepts fewer tokens on average than `chain`; better for sampled drafts.
 
-    It needs every row's law, so it works more than `chain` when most tokens are rejected. Where
-    all tokens were chosen outright it has nothing to gain and is `chain`.
+    It needs every row's distribution, so it works more than `chain` when most tokens are rejected.
+    Where all tokens were deterministic it has nothing to gain and is `chain`.
     """
 
     name = "block"
@@ -31,11 +31,16 @@ class BlockVerifier(Verifier):
     def __init__(self) -> None:
         self._chain = ChainVerifier()
 
-    def verify(self, proposal: Proposal, target: TargetLaws, chance: Chance) -> Verdict:
-        if proposal.laws is None or all(law is None for law in proposal.laws):
-            return self._chain.verify(proposal, target, chance)
+    def verify(self, proposal: Proposal, target: TargetDistributions, rng: Rng) -> Verdict:
+        if proposal.distributions is None or all(
+            distribution is None for distribution in proposal.distributions
+        ):
+            return self._chain.verify(proposal, target, rng)
         count = len(proposal.tokens)
-        drafts = [proposal.law(i) or Law.one_hot(t) for i, t in enumerate(proposal.tokens)]
+        drafts = [
+            proposal.distribution(i) or Distribution.one_hot(t)
+            for i, t in enumerate(proposal.tokens)
+        ]
         kept, kept_mass = 0, 1
         mass: Any = 1
         for position in range(1, count + 1):
@@ -43,16 +48,18 @@ class BlockVerifier(Verifier):
             mass = min(mass * ratio(target[position - 1], draft, token), 1)
             if mass == 0:
                 break  # no longer prefix can pass either
-            if chance.happens(_pass_probability(mass, position, target, drafts)):
+            if rng.bernoulli(_pass_probability(mass, position, target, drafts)):
                 kept, kept_mass = position, mass
-        law = target[kept]
+        distribution = target[kept]
         if kept < count:
-            residual, _ = excess(law, drafts[kept], kept_mass)
-            law = residual or law
-        return Verdict(tuple(range(kept)), chance.draw(law))
+            residual, _ = excess(distribution, drafts[kept], kept_mass)
+            distribution = residual or distribution
+        return Verdict(tuple(range(kept)), rng.sample(distribution))
 
 
-def _pass_probability(mass: Any, position: int, target: TargetLaws, drafts: list[Law]) -> Any:
+def _pass_probability(
+    mass: Any, position: int, target: TargetDistributions, drafts: list[Distribution]
+) -> Any:
     if position == len(drafts):
         return mass
     _, left = excess(target[position], drafts[position], mass)

@@ -6,39 +6,39 @@ probability min(1, p(x)/q(x)), else emit a token of the normalised max(p − q, 
 
 from __future__ import annotations
 
-from paceline.sampling.distribution import Law, excess
-from paceline.sampling.rng import Chance
+from paceline.sampling.distribution import Distribution, excess
+from paceline.sampling.rng import Rng
 from paceline.types import Proposal, Verdict
-from paceline.verify.base import TargetLaws, Verifier, draft_prob
+from paceline.verify.base import TargetDistributions, Verifier, draft_prob
 
 
 class ChainVerifier(Verifier):
-    """Exact for every draft and every target law.
+    """Exact for every draft and every target distribution.
 
-    A token chosen outright (one-hot q) is judged by drawing from p and comparing: the same law as
-    the general rule, and one draw per emitted token, so that with the same seed a chosen draft
-    gives, to the token, what plain decoding gives.
+    A token deterministic (one-hot q) is judged by drawing from p and comparing: the same
+    distribution as the general rule, and one draw per emitted token, so that with the same seed a
+    chosen draft gives, to the token, what plain decoding gives.
     """
 
     name = "chain"
     summary = "token by token; exact"
 
-    def verify(self, proposal: Proposal, target: TargetLaws, chance: Chance) -> Verdict:
+    def verify(self, proposal: Proposal, target: TargetDistributions, rng: Rng) -> Verdict:
         for index, token in enumerate(proposal.tokens):
-            replacement = _judge(token, proposal.law(index), target[index], chance)
+            replacement = _judge(token, proposal.distribution(index), target[index], rng)
             if replacement is not None:
                 return Verdict(tuple(range(index)), replacement)
         count = len(proposal.tokens)
-        return Verdict(tuple(range(count)), chance.draw(target[count]))
+        return Verdict(tuple(range(count)), rng.sample(target[count]))
 
 
-def _judge(token: int, draft: Law | None, target: Law, chance: Chance) -> int | None:
+def _judge(token: int, draft: Distribution | None, target: Distribution, rng: Rng) -> int | None:
     """None accepts the token; otherwise what to emit in its place."""
     if draft is None:
-        drawn = chance.draw(target)
+        drawn = rng.sample(target)
         return None if drawn == token else drawn
-    if chance.happens(target.prob(token) / draft_prob(draft, token)):
+    if rng.bernoulli(target.prob(token) / draft_prob(draft, token)):
         return None
     residual, _ = excess(target, draft)
     # A rejection with nothing left means p = q up to rounding: then p itself is the residual.
-    return chance.draw(target if residual is None else residual)
+    return rng.sample(target if residual is None else residual)

@@ -1,7 +1,8 @@
-"""The law nearest to a draft's within a bound: as much of q as possible, at most so far from p.
+"""The distribution nearest to a draft's within a bound: as much of q as possible, at most so far
+from p.
 
-Whatever law o is to be emitted, a drafted x ~ q can be kept with probability Σ min(q, o) and no
-more (maximal coupling). So the best o solves
+Whatever distribution o is to be emitted, a drafted x ~ q can be kept with probability Σ min(q, o)
+and no more (maximal coupling). So the best o solves
 
     maximise Σ_x min(q(x), o(x))   subject to   KL(o‖p) = Σ_x o(x)·ln(o(x)/p(x)) ≤ budget.
 
@@ -28,8 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.sampling.distribution import Law
-from paceline.types import Array, Departure
+from paceline.sampling.distribution import Distribution
+from paceline.types import Array, Divergence
 
 LEAST = 1e-6
 """Drafted tokens of a smaller q get B·p, whatever p is. The KL stays exact, and the kept mass falls
@@ -43,33 +44,33 @@ class Tilt(NamedTuple):
     """The solution for one position.
 
     high         A, and low B, of the docstring above
-    departure    how far the emitted law is from p
+    divergence    how far the emitted distribution is from p
     """
 
     high: float
     low: float
-    departure: Departure
+    divergence: Divergence
 
     def keeps(self, p: float, q: float) -> float:
         """The probability of keeping a drafted token of these probabilities."""
         return min(1.0, (self.high if q >= LEAST else self.low) * p / q)
 
 
-def tilt(target: Law, draft: Law, budget: float) -> Tilt:
-    """The solution for a token drawn from a law, in double precision. Neither law is one-hot;
-    budget is in nats."""
+def tilt(target: Distribution, draft: Distribution, budget: float) -> Tilt:
+    """The solution for a token drawn from a distribution, in double precision. Neither
+    distribution is one-hot; budget is in nats."""
     q = probs_of(draft)
     large = np.nonzero(q >= LEAST)[0]
     q = q[large]
     p = probs_of(target, large if draft.tokens is None else host(draft.tokens)[large])
     family = _Family(p[p > 0], q[p > 0])
     high = family.largest(budget)
-    return Tilt(high, family.low(high), family.departure(high))
+    return Tilt(high, family.low(high), family.divergence(high))
 
 
 class _Family:
-    """The laws min(max(q, B·p), A·p), by A. Sums over tokens in the order of q/p, so that each
-    member costs a search and not a pass.
+    """The distributions min(max(q, B·p), A·p), by A. Sums over tokens in the order of q/p, so that
+    each member costs a search and not a pass.
 
     p, q    of the tokens with p > 0 and q ≥ LEAST; all others together count as one token that is
             never drafted
@@ -104,7 +105,7 @@ class _Family:
         """How many tokens have at most this q/p."""
         return int(np.searchsorted(self._ratios, ratio, side="right"))
 
-    def departure(self, high: float) -> Departure:
+    def divergence(self, high: float) -> Divergence:
         low = self.low(high)
         start, end, one = self._under(low), self._under(high), self._under(1.0)
         over = self._p[-1] - self._p[end]
@@ -112,32 +113,33 @@ class _Family:
         if low > 0:
             kl += low * math.log(low) * self._p[start]
         moved = self._q[end] - self._q[one] - self._p[end] + self._p[one] + (high - 1) * over
-        return Departure(max(0.0, float(kl)), max(0.0, float(moved)))
+        return Divergence(max(0.0, float(kl)), max(0.0, float(moved)))
 
     def largest(self, budget: float) -> float:
-        """The largest A within the budget; from the largest q/p on, all A are the same law."""
+        """The largest A within the budget; from the largest q/p on, all A are the same
+        distribution."""
         most = max(1.0, float(self._ratios[-1]))
-        if self.departure(most).kl_nats <= budget:
+        if self.divergence(most).kl_nats <= budget:
             return most
         within, beyond = 0.0, math.log(most)
         for _ in range(_HALVINGS):
             middle = (within + beyond) / 2
-            if self.departure(math.exp(middle)).kl_nats <= budget:
+            if self.divergence(math.exp(middle)).kl_nats <= budget:
                 within = middle
             else:
                 beyond = middle
         return math.exp(within)
 
 
-def tilt_chosen(prob: float, budget: float) -> tuple[float, Departure]:
+def tilt_chosen(prob: float, budget: float) -> tuple[float, Divergence]:
     """The largest mass of a chosen token within the budget, and how far that is from the target's.
 
     prob    its probability p(x); nothing can be given to a token of probability 0
     """
     if prob <= 0 or prob >= 1:
-        return prob, Departure(0.0, 0.0)
+        return prob, Divergence(0.0, 0.0)
     if -math.log(prob) <= budget:
-        return 1.0, Departure(-math.log(prob), 1 - prob)
+        return 1.0, Divergence(-math.log(prob), 1 - prob)
     within, beyond = prob, 1.0
     for _ in range(_HALVINGS):
         middle = (within + beyond) / 2
@@ -145,7 +147,7 @@ def tilt_chosen(prob: float, budget: float) -> tuple[float, Departure]:
             within = middle
         else:
             beyond = middle
-    return within, Departure(_binary_kl(within, prob), within - prob)
+    return within, Divergence(_binary_kl(within, prob), within - prob)
 
 
 def _binary_kl(mass: float, prob: float) -> float:
@@ -155,26 +157,26 @@ def _binary_kl(mass: float, prob: float) -> float:
     return max(0.0, mass * math.log(mass / prob) + rest)
 
 
-def departure(emitted: np.ndarray, target: np.ndarray) -> Departure:
-    """How far a law is from the target's, both as probabilities of the same tokens, shape (n,).
-    Nothing may be emitted that the target couldn't have."""
+def divergence(emitted: np.ndarray, target: np.ndarray) -> Divergence:
+    """How far a distribution is from the target's, both as probabilities of the same tokens, shape
+    (n,). Nothing may be emitted that the target couldn't have."""
     some = emitted > 0
     kl = float(np.sum(emitted[some] * np.log(emitted[some] / target[some])))
     moved = float(np.sum(np.maximum(emitted - target, 0)))
-    return Departure(max(0.0, kl), moved)
+    return Divergence(max(0.0, kl), moved)
 
 
-def probs_of(law: Law, tokens: np.ndarray | None = None) -> np.ndarray:
-    """Probabilities of a law that is not one-hot, in its own order or of these tokens (0 outside
-    its support), shape (n,), on the host in double precision."""
-    probs = host(law.probs).astype(np.float64)
+def probs_of(distribution: Distribution, tokens: np.ndarray | None = None) -> np.ndarray:
+    """Probabilities of a distribution that is not one-hot, in its own order or of these tokens (0
+    outside its support), shape (n,), on the host in double precision."""
+    probs = host(distribution.probs).astype(np.float64)
     if tokens is None:
         return probs
-    if law.tokens is None:
+    if distribution.tokens is None:
         inside = tokens < probs.shape[0]
         places = np.where(inside, tokens, 0)
     else:
-        own = host(law.tokens)
+        own = host(distribution.tokens)
         places = np.minimum(np.searchsorted(own, tokens), own.shape[0] - 1)
         inside = own[places] == tokens
     return np.where(inside, probs[places], 0.0)

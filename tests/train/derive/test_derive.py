@@ -142,7 +142,7 @@ class TestAsADraft:
             yield engine
 
     @pytest.mark.parametrize(("vocabulary", "kind"), [(None, "model"), (275, "shared")])
-    def test_greedy_text_is_plain_s(
+    def test_greedy_text_is_baseline_s(
         self, target, engine, tmp_path: Path, vocabulary: int | None, kind: str
     ) -> None:
         corpus = None if vocabulary is None else tiny.CORPUS
@@ -152,11 +152,11 @@ class TestAsADraft:
         )
         assert draft.name == kind
         stop = StopConditions(max_tokens=40, ignore_end=True)
-        plain = generate(engine, "abba cab", stop=stop)
-        drafted = generate(engine, "abba cab", stop=stop, draft=draft, limit=3)
-        assert drafted.tokens == plain.tokens
-        assert drafted.figures.proposed > 20
-        assert drafted.figures.accepted > 0
+        baseline = generate(engine, "abba cab", stop=stop)
+        drafted = generate(engine, "abba cab", stop=stop, draft=draft, max_draft_tokens=3)
+        assert drafted.tokens == baseline.tokens
+        assert drafted.stats.proposed > 20
+        assert drafted.stats.accepted > 0
         draft.release()
 
     def test_it_fits_its_target_by_its_map_only(self, target, engine, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 
 from paceline.bench.local.divergence import explain
 from paceline.bench.local.identities import check_run
-from paceline.bench.local.model_metadata import draft_facts, target_facts
+from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.local.resources import Taken, watched
 from paceline.bench.local.result import BenchResult, Header
-from paceline.bench.local.run import PLAIN, Described, Run, as_kept, ends_of
+from paceline.bench.local.run import BASELINE, Described, Run, as_kept, ends_of
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.decode.generate import Generation, decode, fitting_verifier
 from paceline.decode.policy import Policy, fixed
@@ -25,7 +25,7 @@ from paceline.engines.base import Engine
 from paceline.errors import PacelineError, SettingError
 from paceline.policy.adaptive import MeasuredPolicy
 from paceline.policy.costs import Costs
-from paceline.policy.stats import Account
+from paceline.policy.stats import PolicyStats
 from paceline.types import Request, Sampling, StopConditions
 from paceline.verify.base import Verifier
 
@@ -36,7 +36,8 @@ _WARM_UP_TOKENS = 8
 class Configuration:
     """One way to decode: drafts on offer, judged by a verifier. No drafts is plain.
 
-    limit       asks the only draft in every round for so many tokens; None leaves it to `policy`
+    max_draft_tokens       asks the only draft in every round for so many tokens; None leaves it to
+                           `policy`
     policy      makes the policy of one run, so that none begins with what another has counted
     engine      unless given, the bench's; `sampling` too
     baseline    name of the plain configuration it is compared with: same engine, same sampling
@@ -46,13 +47,13 @@ class Configuration:
 
     name: str
     drafts: Mapping[str, Draft] = field(default_factory=dict)
-    limit: int | None = 0
+    max_draft_tokens: int | None = 0
     verifier: Verifier | None = None
     policy: Callable[[], MeasuredPolicy] | None = None
     chains_for_trees: bool = False
     engine: Engine | None = None
     sampling: Sampling | None = None
-    baseline: str = PLAIN
+    baseline: str = BASELINE
     warm: bool = False
     costs: Costs | None = None
     recorded_costs: bool = False
@@ -60,7 +61,7 @@ class Configuration:
     def make_policy(self) -> Policy:
         if self.policy is not None:
             return self.policy()
-        return fixed(next(iter(self.drafts), None), self.limit or 0)
+        return fixed(next(iter(self.drafts), None), self.max_draft_tokens or 0)
 
     @property
     def chosen_verifier(self) -> Verifier:
@@ -72,15 +73,15 @@ class Configuration:
         return Described(
             name=self.name,
             baseline=self.baseline,
-            target=target_facts(self.engine or engine),
+            target=target_metadata(self.engine or engine),
             sampling=self.sampling or sampling,
-            limit=self.limit,
+            max_draft_tokens=self.max_draft_tokens,
             verifier=verifier.name if self.drafts else None,
             lossy=verifier.lossy,
             gives_up=verifier.gives_up,
             warm=self.warm,
             chains_for_trees=self.chains_for_trees,
-            drafts={label: draft_facts(draft) for label, draft in self.drafts.items()},
+            drafts={label: draft_metadata(draft) for label, draft in self.drafts.items()},
             costs=None if self.costs is None else self.costs.as_document(),
             recorded_costs=self.recorded_costs,
         )
@@ -111,7 +112,7 @@ def header_of(
     sampling = sampling or Sampling()
     return Header(
         command=tuple(command),
-        workload=workload.facts(),
+        workload=workload.metadata(),
         prompts=tuple((prompt.id, prompt.category) for prompt in workload.prompts),
         configurations=tuple(one.described(engine, sampling) for one in configurations),
         max_tokens=max_tokens,
@@ -122,15 +123,15 @@ def header_of(
     )
 
 
-def with_plain(configurations: Sequence[Configuration]) -> list[Configuration]:
+def with_baseline(configurations: Sequence[Configuration]) -> list[Configuration]:
     """The configurations, and before them the plain ones they are compared with."""
-    plain = {
+    baseline = {
         one.baseline: Configuration(
             one.baseline, engine=one.engine, sampling=one.sampling, baseline=one.baseline
         )
         for one in configurations
     }
-    return [*plain.values(), *(one for one in configurations if one.name not in plain)]
+    return [*baseline.values(), *(one for one in configurations if one.name not in baseline)]
 
 
 def _check(configurations: Sequence[Configuration], repeats: int) -> None:
@@ -178,12 +179,12 @@ def run_bench(
     another is asked after the first plain configuration's answer to that one, in all alike.
 
     on_progress    called with prompt and configuration when a run has been decoded
-    result         of these configurations with their plain ones (`header_of`, `with_plain`);
+    result         of these configurations with their plain ones (`header_of`, `with_baseline`);
                    filled as prompts finish, and what it has is not decoded again
     keeper         told of each run and each failed prompt
     """
     sampling = sampling or Sampling()
-    every = with_plain(configurations)
+    every = with_baseline(configurations)
     if result is None:
         given = {"max_tokens": max_tokens, "sampling": sampling, "repeats": repeats}
         result = BenchResult(header_of(engine, every, workload, **given))  # type: ignore[arg-type]
@@ -204,7 +205,7 @@ def run_bench(
 class _Done(NamedTuple):
     generation: Generation
     taken: Taken
-    account: Account | None
+    policy_stats: PolicyStats | None
 
 
 @dataclass(slots=True)
@@ -272,7 +273,7 @@ class _Bench:
 
     def _sampling(self, one: Configuration, place: int, repeat: int) -> Sampling:
         """With random numbers of its own: what is drawn in two configurations is independent, as
-        the test of their laws wants it."""
+        the test of their distributions wants it."""
         sampling = one.sampling or self.sampling
         if sampling.seed is None or sampling.temperature == 0:
             return sampling
@@ -292,8 +293,8 @@ class _Bench:
             raise generation.error
         if not isinstance(policy, MeasuredPolicy):
             return _Done(generation, taken, None)
-        policy.settle()
-        return _Done(generation, taken, policy.account)
+        policy.learn_from_rounds()
+        return _Done(generation, taken, policy.policy_stats)
 
     def _decoder(self, one: Configuration, policy: Policy) -> Decoder:
         return Decoder(
@@ -335,19 +336,19 @@ class _Group:
     def _run(self, one: Configuration, compare: bool) -> Run:
         """A finished run, compared with plain decoding where greedy makes that meaningful."""
         assert self.prompt is not None
-        generation, taken, account = self.done[one.name]
+        generation, taken, policy_stats = self.done[one.name]
         request = self.requests[one.name]
         engine = one.engine or self.bench.engine
-        equal, divergence = None, None
+        equal, first_difference = None, None
         if compare and request.sampling.temperature == 0 and one.name != one.baseline:
-            plain = self.done[one.baseline].generation
-            equal = generation.tokens == plain.tokens
-            divergence = explain(
+            baseline = self.done[one.baseline].generation
+            equal = generation.tokens == baseline.tokens
+            first_difference = explain(
                 engine,
                 request,
-                plain.tokens,
+                baseline.tokens,
                 generation.tokens,
-                plain.margins,
+                baseline.margins,
                 [round.width for round in generation.rounds if not round.prefill],
             )
         reason = generation.finish_reason
@@ -363,10 +364,10 @@ class _Group:
             ends=ends_of(pieces, len(generation.text)),
             finish_reason=reason and reason.value,
             rounds=tuple(map(as_kept, generation.rounds)),
-            equal_to_plain=equal,
-            divergence=divergence,
-            departures=generation.departures,
-            account=account,
+            equal_to_baseline=equal,
+            first_difference=first_difference,
+            divergences=generation.divergences,
+            policy_stats=policy_stats,
             cpu_s=taken.cpu_s,
             peak_memory_bytes=taken.peak_memory_bytes,
         )

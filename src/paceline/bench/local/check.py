@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.bench.local.divergence import Divergence, explain, largest_movement
+from paceline.bench.local.divergence import FirstDifference, explain, largest_movement
 from paceline.decode.generate import Generation, decode
 from paceline.decode.policy import fixed
 from paceline.decode.step import Decoder
@@ -32,12 +32,12 @@ class MistakenDraft(Draft):
 
     def propose(self, contexts: Sequence[Context], limits: Sequence[int]) -> list[Proposal]:
         return [
-            Proposal(self._block(context.history.output_length, limit), self.name)
-            for context, limit in zip(contexts, limits, strict=True)
+            Proposal(self._block(context.history.output_length, max_draft_tokens), self.name)
+            for context, max_draft_tokens in zip(contexts, limits, strict=True)
         ]
 
-    def _block(self, start: int, limit: int) -> tuple[int, ...]:
-        block = self._output[start : start + limit]
+    def _block(self, start: int, max_draft_tokens: int) -> tuple[int, ...]:
+        block = self._output[start : start + max_draft_tokens]
         if block:
             place = self._blocks % len(block)
             block[place] = (block[place] + 1) % self._size
@@ -52,7 +52,7 @@ class SelfCheck:
     rejections        output positions where a token of the target's own was rejected
     largest_gap       largest top-2 logit gap at such a position; None without any
     movement          largest change of a top-2 gap that width alone caused in this text
-    divergence        first difference to plain text when drafting with itself, if any
+    first_difference        first difference to plain text when drafting with itself, if any
     rewinds           how often the second test rewound a rejected block
     rewound           first difference to plain text in the second test, if any
     """
@@ -62,20 +62,20 @@ class SelfCheck:
     rejections: tuple[int, ...]
     largest_gap: float | None
     movement: float
-    divergence: Divergence | None
+    first_difference: FirstDifference | None
     rewinds: int
-    rewound: Divergence | None
+    rewound: FirstDifference | None
 
     @property
     def sound(self) -> bool:
         """Whether rounding explains every rejection and every difference."""
         gap_is_small = self.largest_gap is None or self.largest_gap <= self.movement
-        differences = (self.divergence, self.rewound)
+        differences = (self.first_difference, self.rewound)
         return gap_is_small and all(d is None or d.numeric for d in differences)
 
 
 def check_bookkeeping(
-    engine: Engine, prompt: Sequence[int], *, limit: int = 4, max_tokens: int = 48
+    engine: Engine, prompt: Sequence[int], *, max_draft_tokens: int = 4, max_tokens: int = 48
 ) -> SelfCheck:
     """Run both tests on what the target says after a prompt.
 
@@ -86,30 +86,41 @@ def check_bookkeeping(
         stop=StopConditions(max_tokens=max_tokens, ignore_end=True),
         margins=True,
     )
-    plain = _decode(engine, None, 0, request)
-    itself = _decode(engine, ModelDraft(engine, engine), limit, request)
-    mistaken = MistakenDraft(plain.tokens, engine.vocabulary_size)
-    rewound = _decode(engine, mistaken, limit, request)
+    baseline = _decode(engine, None, 0, request)
+    itself = _decode(engine, ModelDraft(engine, engine), max_draft_tokens, request)
+    mistaken = MistakenDraft(baseline.tokens, engine.vocabulary_size)
+    rewound = _decode(engine, mistaken, max_draft_tokens, request)
     rejections = _rejections(itself)
 
-    def difference(generation: Generation) -> Divergence | None:
-        return explain(engine, request, plain.tokens, generation.tokens, plain.margins, [limit + 1])
+    def difference(generation: Generation) -> FirstDifference | None:
+        return explain(
+            engine,
+            request,
+            baseline.tokens,
+            generation.tokens,
+            baseline.margins,
+            [max_draft_tokens + 1],
+        )
 
     return SelfCheck(
-        proposed=itself.figures.proposed,
-        accepted=itself.figures.accepted,
+        proposed=itself.stats.proposed,
+        accepted=itself.stats.accepted,
         rejections=rejections,
         largest_gap=max((itself.margins[i] for i in rejections), default=None),
-        movement=largest_movement(engine, request, plain.tokens, plain.margins, [limit + 1]),
-        divergence=difference(itself),
+        movement=largest_movement(
+            engine, request, baseline.tokens, baseline.margins, [max_draft_tokens + 1]
+        ),
+        first_difference=difference(itself),
         rewinds=sum(round.accepted < round.proposed for round in rewound.rounds),
         rewound=difference(rewound),
     )
 
 
-def _decode(engine: Engine, draft: Draft | None, limit: int, request: Request) -> Generation:
+def _decode(
+    engine: Engine, draft: Draft | None, max_draft_tokens: int, request: Request
+) -> Generation:
     drafts = {} if draft is None else {draft.name: draft}
-    policy = fixed(draft.name if draft else None, limit)
+    policy = fixed(draft.name if draft else None, max_draft_tokens)
     [generation] = decode(Decoder(engine, drafts, ChainVerifier(), policy), [request])
     return generation
 

@@ -15,16 +15,16 @@ from itertools import cycle, zip_longest
 
 from paceline.engines.base import Engine, Job
 from paceline.sampling.history import History
-from paceline.sampling.rows import RowLaws
+from paceline.sampling.rows import RowDistributions
 from paceline.types import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
+class FirstDifference:
     """The first difference between two greedy outputs.
 
     position        index of the first differing output token
-    plain_token     what plain decoding emitted there (None: it had ended)
+    baseline_token     what plain decoding emitted there (None: it had ended)
     drafted_token   what drafted decoding emitted there (None: it had ended)
     margin          plain's top-2 logit gap there; None if plain had ended
     movement        largest change of a top-2 gap that width alone caused in plain's output
@@ -32,7 +32,7 @@ class Divergence:
     """
 
     position: int
-    plain_token: int | None
+    baseline_token: int | None
     drafted_token: int | None
     margin: float | None
     movement: float
@@ -43,9 +43,9 @@ class Divergence:
         return "numeric" if self.numeric else "fault"
 
 
-def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None:
+def first_difference(baseline: Sequence[int], drafted: Sequence[int]) -> int | None:
     """Index of the first differing token, or None if the outputs are equal."""
-    for index, (ours, theirs) in enumerate(zip_longest(plain, drafted)):
+    for index, (ours, theirs) in enumerate(zip_longest(baseline, drafted)):
         if ours != theirs:
             return index
     return None
@@ -54,26 +54,28 @@ def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None
 def explain(
     engine: Engine,
     request: Request,
-    plain: Sequence[int],
+    baseline: Sequence[int],
     drafted: Sequence[int],
     margins: Sequence[float],
     widths: Sequence[int],
-) -> Divergence | None:
+) -> FirstDifference | None:
     """The first difference between two greedy outputs and its cause; None if they are equal.
 
     margins    plain decoding's top-2 gap of each output token (`Request.margins`)
     widths     rows of the drafted forwards, in order: each may use kernels of its own
     """
-    position = first_difference(plain, drafted)
+    position = first_difference(baseline, drafted)
     if position is None:
         return None
-    if position >= len(plain):
+    if position >= len(baseline):
         # Plain had ended and drafted went on: no tie can do that.
-        return Divergence(position, None, drafted[position], None, 0.0, numeric=False)
+        return FirstDifference(position, None, drafted[position], None, 0.0, numeric=False)
     gap = margins[position]
-    movement = largest_movement(engine, request, plain, margins, widths)
+    movement = largest_movement(engine, request, baseline, margins, widths)
     other = drafted[position] if position < len(drafted) else None
-    return Divergence(position, plain[position], other, gap, movement, numeric=gap <= movement)
+    return FirstDifference(
+        position, baseline[position], other, gap, movement, numeric=gap <= movement
+    )
 
 
 def largest_movement(
@@ -120,9 +122,11 @@ def block_margins(
         while start < len(tokens) - 1:
             block = tokens[start : min(start + next(width), len(tokens) - 1)]
             [rows] = engine.score([Job(sequence, block, len(block))])
-            laws = RowLaws(rows, request.sampling, history, block[1:], stop_tokens)
+            distributions = RowDistributions(
+                rows, request.sampling, history, block[1:], stop_tokens
+            )
             following = tokens[start + 1 : start + 1 + len(block)]
-            found += [laws.margin(row, token) for row, token in enumerate(following)]
+            found += [distributions.margin(row, token) for row, token in enumerate(following)]
             for token in following:
                 history.commit(token)
             start += len(block)

@@ -17,7 +17,7 @@ from paceline.errors import DataError
 from paceline.storage import GrowingFile, Line, whole_lines
 
 KIND, VERSION = "paceline bench", 2
-_CURE = "`paceline bench … -o FILE` writes such a file."
+_HINT = "`paceline bench … -o FILE` writes such a file."
 
 # What a second start may have otherwise: it measures the same thing.
 _MAY_DIFFER = ("command", "started", "bandwidth_bytes_per_s")
@@ -95,7 +95,7 @@ def _begun(file: GrowingFile, header: Header) -> BenchResult:
 def _refuse_foreign(path: Path) -> None:
     """A file without one whole line is new, or a header that was cut off."""
     if not f'{{"kind":"{KIND}"'.encode().startswith(path.read_bytes()[: len(KIND) + 10]):
-        raise DataError(f"{path} is no bench.", _CURE)
+        raise DataError(f"{path} is no bench.", _HINT)
 
 
 def _refuse_another(path: Path, theirs: Header, ours: Header) -> None:
@@ -146,9 +146,9 @@ def read_result(path: str, *, cut_off_ends: bool = False) -> BenchResult:
     lines = whole_lines(Path(path))
     if not cut_off_ends and not Path(path).read_bytes().endswith(b"\n"):
         if not lines and Path(path).stat().st_size:
-            raise DataError(f"{path} is no bench.", _CURE)
+            raise DataError(f"{path} is no bench.", _HINT)
         if not lines:
-            raise DataError(f"{path} is empty.", _CURE)
+            raise DataError(f"{path} is empty.", _HINT)
         raise DataError(
             f"Line {lines[-1].number + 1} of {path} was cut off.",
             "If the bench was killed there, start its command again: it goes on.",
@@ -158,7 +158,7 @@ def read_result(path: str, *, cut_off_ends: bool = False) -> BenchResult:
 
 def _result(lines: Sequence[Line], path: str) -> BenchResult:
     if not lines:
-        raise DataError(f"{path} is empty.", _CURE)
+        raise DataError(f"{path} is empty.", _HINT)
     result = BenchResult(_header(_row(lines[0], path), path))
     seen: set[tuple[str, str, int]] = set()
     for line in lines[1:]:
@@ -167,7 +167,7 @@ def _result(lines: Sequence[Line], path: str) -> BenchResult:
         if run is not None:
             key = (run.configuration, run.id, run.repeat)
             if key in seen:
-                raise DataError(f"{where} holds {run.id} in {key[0]} once more.", _CURE)
+                raise DataError(f"{where} holds {run.id} in {key[0]} once more.", _HINT)
             seen.add(key)
     return result
 
@@ -177,15 +177,15 @@ def _row(line: Line, path: str) -> Any:
         return json.loads(line.text)
     except (ValueError, RecursionError) as error:
         if line.number == 1:
-            raise DataError(f"{path} is no bench.", _CURE) from None
+            raise DataError(f"{path} is no bench.", _HINT) from None
         reason = str(error).split(": line")[0]
-        raise DataError(f"Line {line.number} of {path} is not JSON: {reason}.", _CURE) from None
+        raise DataError(f"Line {line.number} of {path} is not JSON: {reason}.", _HINT) from None
 
 
 def _header(row: Any, path: str) -> Header:
     kind = row.get("kind") if isinstance(row, dict) else None
     if kind != KIND:
-        raise DataError(f"{path} is no bench: its kind is {kind!r}, not {KIND!r}.", _CURE)
+        raise DataError(f"{path} is no bench: its kind is {kind!r}, not {KIND!r}.", _HINT)
     if row.get("version") != VERSION:
         raise DataError(
             f"{path} has version {row.get('version')} of the format, not {VERSION}.",
@@ -198,7 +198,7 @@ def _header(row: Any, path: str) -> Header:
         values["configurations"] = tuple(map(Described.from_json, row["configurations"]))
         return Header(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"The header of {path} can't be read: {_said(error)}.", _CURE) from None
+        raise DataError(f"The header of {path} can't be read: {_said(error)}.", _HINT) from None
 
 
 def _take(result: BenchResult, row: Any, where: str) -> Run | None:
@@ -209,7 +209,7 @@ def _take(result: BenchResult, row: Any, where: str) -> Run | None:
         run = Run.from_json(row["run"])
         result.configuration(run.configuration)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{where} can't be read: {_said(error)}.", _CURE) from None
+        raise DataError(f"{where} can't be read: {_said(error)}.", _HINT) from None
     check_run(run, where)
     result.runs.append(run)
     return run

@@ -29,8 +29,8 @@ def _broken(run: Run) -> Iterator[str]:
         yield f"its rounds emitted {emitted} tokens, and it has {len(run.tokens)}"
     if run.ends and len(run.ends) != len(run.tokens):
         yield f"{len(run.ends)} tokens have an end in its text, of {len(run.tokens)}"
-    if run.departures and len(run.departures) != len(run.tokens):
-        yield f"{len(run.departures)} tokens have a departure, of {len(run.tokens)}"
+    if run.divergences and len(run.divergences) != len(run.tokens):
+        yield f"{len(run.divergences)} tokens have a departure, of {len(run.tokens)}"
     if sum(round.prefill for round in run.rounds) != min(1, len(run.rounds)):
         yield "it didn't read its prompt in exactly one round"
     context = run.prompt_tokens
@@ -53,8 +53,8 @@ def _broken_round(round: Round, *, last: bool) -> Iterator[str]:
         yield f"accepted {round.accepted} tokens and emitted {round.emitted}"
     if round.proposed > round.width - 1 or (not last and round.proposed != round.width - 1):
         yield f"judged {round.proposed} drafted tokens in a pass of {round.width} rows"
-    if round.width - 1 > round.limit:
-        yield f"drafted {round.width - 1} tokens where {round.limit} were the limit"
+    if round.width - 1 > round.max_draft_tokens:
+        yield f"drafted {round.width - 1} tokens where {round.max_draft_tokens} were the limit"
     if round.source is None and round.width > 1:
         yield "drafted without a draft"
     if round.path is not None and len(round.path) != round.accepted:

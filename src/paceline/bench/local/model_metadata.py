@@ -15,18 +15,18 @@ from paceline.engines.tokenizer import Tokenizer
 _digests: WeakKeyDictionary[Tokenizer, str] = WeakKeyDictionary()
 
 
-def target_facts(engine: Engine) -> dict[str, Any]:
+def target_metadata(engine: Engine) -> dict[str, Any]:
     """The engine's facts and the model's identity: `path` (None of a hub name and of a model that
     has no file), `vocabulary_size` and `vocabulary_hash`."""
-    return engine.facts() | _identity(engine)
+    return engine.metadata() | _identity(engine)
 
 
-def draft_facts(draft: Draft) -> dict[str, Any]:
+def draft_metadata(draft: Draft) -> dict[str, Any]:
     """The draft's facts and its model's identity; of one made of drafts, each part's."""
-    facts, parts = draft.facts(), getattr(draft, "parts", None)
+    metadata, parts = draft.metadata(), getattr(draft, "parts", None)
     if parts:
-        return facts | {"parts": [draft_facts(part) for part in parts]}
-    return facts if draft.engine is None else facts | _identity(draft.engine)
+        return metadata | {"parts": [draft_metadata(part) for part in parts]}
+    return metadata if draft.engine is None else metadata | _identity(draft.engine)
 
 
 def _identity(engine: Engine) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paceline.bench.local.run import Described, Run
-from paceline.bench.machine import machine_facts
+from paceline.bench.machine import machine_metadata
 from paceline.bench.prompts.workload import WorkloadPrompt
 from paceline.bench.stats import Mean, Pair, Ratio, mean_per_token, speed_ratio
 from paceline.bench.two_sample import TwoSample, two_sample
-from paceline.decode.stats import Figures, figures
+from paceline.decode.stats import Stats, stats
 from paceline.errors import DataError, unknown_name
-from paceline.types import Departure, Round
+from paceline.types import Divergence, Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Header:
     max_tokens: int = 0
     repeats: int = 1
     seed: int = 0
-    machine: Mapping[str, Any] = field(default_factory=machine_facts)
+    machine: Mapping[str, Any] = field(default_factory=machine_metadata)
     bandwidth_bytes_per_s: float | None = None
     started: str = ""
 
@@ -49,7 +49,9 @@ class BenchResult:
     header: Header
     runs: list[Run] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    _laws: dict[tuple[str, int], TwoSample | None] = field(default_factory=dict, repr=False)
+    _distributions: dict[tuple[str, int], TwoSample | None] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def configurations(self) -> tuple[Described, ...]:
@@ -57,7 +59,7 @@ class BenchResult:
 
     @property
     def drafted(self) -> list[Described]:
-        return [c for c in self.configurations if not c.is_plain]
+        return [c for c in self.configurations if not c.is_baseline]
 
     @property
     def complete(self) -> bool:
@@ -77,7 +79,7 @@ class BenchResult:
     def _is_whole(self, run: Run) -> bool:
         """Whether it was compared with plain's, where that is done."""
         one = self.configuration(run.configuration)
-        return run.equal_to_plain is not None or one.is_plain or not one.greedy
+        return run.equal_to_baseline is not None or one.is_baseline or not one.greedy
 
     @property
     def finished(self) -> BenchResult:
@@ -128,8 +130,8 @@ class BenchResult:
         for run in self.runs_of(configuration, category):
             yield from run.rounds
 
-    def figures(self, configuration: str, category: str | None = None) -> Figures:
-        return figures(self.rounds_of(configuration, category))
+    def stats(self, configuration: str, category: str | None = None) -> Stats:
+        return stats(self.rounds_of(configuration, category))
 
     def ratio(
         self, configuration: str, category: str | None = None, *, beside: str | None = None
@@ -140,11 +142,11 @@ class BenchResult:
         beside    another configuration instead of the baseline
         """
         other = beside or self.configuration(configuration).baseline
-        plain, drafted = (self._by_prompt(name, category) for name in (other, configuration))
-        both = [id for id in plain if id in drafted]
-        return speed_ratio([_pair(plain[id], drafted[id]) for id in both])
+        undrafted, drafted = (self._by_prompt(name, category) for name in (other, configuration))
+        both = [id for id in undrafted if id in drafted]
+        return speed_ratio([_pair(undrafted[id], drafted[id]) for id in both])
 
-    def _by_prompt(self, configuration: str, category: str | None) -> dict[str, Figures]:
+    def _by_prompt(self, configuration: str, category: str | None) -> dict[str, Stats]:
         """Figures of each prompt, its repeats pooled: an interval is one over prompts."""
         runs: dict[str, list[Run]] = {}
         for run in self.runs_of(configuration, category):
@@ -154,35 +156,41 @@ class BenchResult:
     def prompt_ratios(self, configuration: str) -> dict[str, Ratio]:
         """By prompt, how this configuration did beside its baseline; one pair has no interval."""
         baseline = self.configuration(configuration).baseline
-        plain, drafted = (self._by_prompt(name, None) for name in (baseline, configuration))
-        found = {id: speed_ratio([_pair(plain[id], drafted[id])]) for id in plain if id in drafted}
+        undrafted, drafted = (self._by_prompt(name, None) for name in (baseline, configuration))
+        found = {
+            id: speed_ratio([_pair(undrafted[id], drafted[id])])
+            for id in undrafted
+            if id in drafted
+        }
         return {id: ratio for id, ratio in found.items() if ratio is not None}
 
     def two_sample(self, configuration: str) -> TwoSample | None:
-        """Whether what was sampled here and in the baseline may come from one law: over the prompts
-        that both finished. None when greedy, or with too few of them."""
+        """Whether what was sampled here and in the baseline may come from one distribution: over
+        the prompts that both finished. None when greedy, or with too few of them."""
         one = self.configuration(configuration)
-        if one.greedy or one.is_plain:
+        if one.greedy or one.is_baseline:
             return None
-        plain, drafted = (
+        undrafted, drafted = (
             {(run.id, run.repeat): run.tokens for run in self.runs_of(name)}
             for name in (one.baseline, configuration)
         )
-        both = [key for key in plain if key in drafted]
+        both = [key for key in undrafted if key in drafted]
         key = (configuration, len(both))
-        if key not in self._laws:  # some tenths of a second, and asked for more than once
-            self._laws[key] = two_sample([(plain[pair], drafted[pair]) for pair in both])
-        return self._laws[key]
+        if key not in self._distributions:  # some tenths of a second, and asked for more than once
+            self._distributions[key] = two_sample(
+                [(undrafted[pair], drafted[pair]) for pair in both]
+            )
+        return self._distributions[key]
 
-    def departure(self, configuration: str) -> DepartureMeans | None:
+    def divergence(self, configuration: str) -> DivergenceMeans | None:
         """How far a lossy verifier went from the target; None of an exact one, and of one that
         can't tell."""
-        prompts: dict[str, list[Departure]] = {}
+        prompts: dict[str, list[Divergence]] = {}
         for run in self.runs_of(configuration):
-            if run.departure is None:
+            if run.divergence is None:
                 return None
-            prompts.setdefault(run.id, []).extend(run.departures)
-        return DepartureMeans.of(list(prompts.values()))
+            prompts.setdefault(run.id, []).extend(run.divergences)
+        return DivergenceMeans.of(list(prompts.values()))
 
     def bytes_per_s(self, configuration: str) -> float | None:
         """Bytes of the target that its decoding passes read a second: all weights and what the
@@ -206,11 +214,11 @@ class BenchResult:
         return max((one for one in known if one is not None), default=None)
 
 
-def _pooled(runs: Sequence[Run]) -> Figures:
+def _pooled(runs: Sequence[Run]) -> Stats:
     """Of one run its own, which it computes only once."""
     if len(runs) == 1:
-        return runs[0].figures
-    return figures(round for run in runs for round in run.rounds)
+        return runs[0].stats
+    return stats(round for run in runs for round in run.rounds)
 
 
 def _cache_bytes_per_token(target: Mapping[str, Any]) -> float:
@@ -222,20 +230,20 @@ def _total(values: Sequence[float | None]) -> float | None:
     return None if not values or None in values else sum(v for v in values if v is not None)
 
 
-def _pair(plain: Figures, drafted: Figures) -> Pair:
-    return Pair(plain.decode_s, plain.tokens, drafted.decode_s, drafted.tokens)
+def _pair(undrafted: Stats, drafted: Stats) -> Pair:
+    return Pair(undrafted.decode_s, undrafted.tokens, drafted.decode_s, drafted.tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class DepartureMeans:
-    """`Departures` of a whole bench, with intervals over prompts, repeats pooled."""
+class DivergenceMeans:
+    """`DivergenceStats` of a whole bench, with intervals over prompts, repeats pooled."""
 
     kl_nats_per_token: Mean
     variation_per_token: Mean
     largest_kl_nats: float
 
     @classmethod
-    def of(cls, prompts: Sequence[Sequence[Departure]]) -> DepartureMeans | None:
+    def of(cls, prompts: Sequence[Sequence[Divergence]]) -> DivergenceMeans | None:
         kl = mean_per_token([(sum(d.kl_nats for d in each), len(each)) for each in prompts])
         moved = mean_per_token([(sum(d.variation for d in each), len(each)) for each in prompts])
         if kl is None or moved is None:
@@ -262,14 +270,14 @@ def as_document(result: BenchResult) -> dict[str, Any]:
 
 
 def _summary(result: BenchResult, one: Described) -> dict[str, Any]:
-    name, far = one.name, result.departure(one.name)
+    name, far = one.name, result.divergence(one.name)
     return one.as_json() | {
         "exact": not one.lossy,
         "gives_up": one.gives_up or None,
-        "departure": far and asdict(far),
-        "figures": result.figures(name).as_json(),
-        "times_plain": _ratio_document(result.ratio(name)),
-        "times_plain_by_category": {
+        "divergence": far and asdict(far),
+        "stats": result.stats(name).as_json(),
+        "speedup": _ratio_document(result.ratio(name)),
+        "speedup_by_category": {
             category: _ratio_document(result.ratio(name, category))
             for category in result.categories
         },
@@ -285,11 +293,11 @@ def _ratio_document(ratio: Ratio | None) -> dict[str, Any] | None:
 
 def _run_summary(result: BenchResult, run: Run) -> dict[str, Any]:
     row = run.as_json()
-    for long in ("tokens", "ends", "departures", "rounds"):
+    for long in ("tokens", "ends", "divergences", "rounds"):
         del row[long]
     return row | {
         "output_tokens": len(run.tokens),
-        "figures": run.figures.as_json(),
+        "stats": run.stats.as_json(),
         "exact": not result.configuration(run.configuration).lossy,
-        "departure": run.departure and run.departure.as_json(),
+        "divergence": run.divergence and run.divergence.as_json(),
     }

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from paceline.bench.local.divergence import Divergence
-from paceline.decode.divergence import Departures, pool
-from paceline.decode.stats import Figures, figures
-from paceline.policy.stats import Account
-from paceline.types import Departure, Round, Sampling
+from paceline.bench.local.divergence import FirstDifference
+from paceline.decode.divergence import DivergenceStats, pool
+from paceline.decode.stats import Stats, stats
+from paceline.policy.stats import PolicyStats
+from paceline.types import Divergence, Round, Sampling
 
-PLAIN = "plain"
+BASELINE = "baseline"
 
 ROUND_FIELDS = tuple(field.name for field in fields(Round))
 """Order of a round's values in a run's line."""
@@ -30,7 +30,7 @@ class Described:
     baseline    the plain configuration that it is compared with: same engine, same sampling. A
                 plain one is its own
     target      the engine's facts
-    limit       most tokens a round; None is left to the policy (`auto`)
+    max_draft_tokens       most tokens a round; None is left to the policy (`auto`)
     verifier    name; None for a plain one
     lossy       whether the verifier gives up the target's distribution, and `gives_up` what of it
     warm        whether a draft may remember earlier prompts
@@ -41,10 +41,10 @@ class Described:
     """
 
     name: str
-    baseline: str = PLAIN
+    baseline: str = BASELINE
     target: Mapping[str, Any] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
-    limit: int | None = 0
+    max_draft_tokens: int | None = 0
     verifier: str | None = None
     lossy: bool = False
     gives_up: str = ""
@@ -55,7 +55,7 @@ class Described:
     recorded_costs: bool = False
 
     @property
-    def is_plain(self) -> bool:
+    def is_baseline(self) -> bool:
         return self.name == self.baseline
 
     @property
@@ -68,17 +68,19 @@ class Described:
         return self.sampling.temperature == 0
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"limit": "auto" if self.limit is None else self.limit}
+        return asdict(self) | {
+            "max_draft_tokens": "auto" if self.max_draft_tokens is None else self.max_draft_tokens
+        }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Described:
         """Raises KeyError, TypeError or ValueError for what is no such thing."""
-        limit = row["limit"]
+        max_draft_tokens = row["max_draft_tokens"]
         return cls(
             **{
                 **row,
                 "sampling": _sampling(row["sampling"]),
-                "limit": None if limit == "auto" else int(limit),
+                "max_draft_tokens": None if max_draft_tokens == "auto" else int(max_draft_tokens),
             }
         )
 
@@ -99,9 +101,9 @@ class Run:
     repeat               which time, from 0
     tokens               the output's ids, to the end token
     ends                 per token, how many characters of `text` stand there when it has come
-    equal_to_plain       whether the tokens are the baseline's; None when sampled
-    departures           see `Generation`
-    account              the policy's, if it was asked
+    equal_to_baseline       whether the tokens are the baseline's; None when sampled
+    divergences           see `Generation`
+    policy_stats              the policy's, if it was asked
     cpu_s                processor seconds of the whole request, all threads
     peak_memory_bytes    most resident memory of the process while it ran; None where the system
                          doesn't tell
@@ -117,21 +119,21 @@ class Run:
     ends: tuple[int, ...] = ()
     finish_reason: str | None
     rounds: tuple[Round, ...]
-    equal_to_plain: bool | None = None
-    divergence: Divergence | None = None
-    departures: tuple[Departure, ...] = ()
-    account: Account | None = None
+    equal_to_baseline: bool | None = None
+    first_difference: FirstDifference | None = None
+    divergences: tuple[Divergence, ...] = ()
+    policy_stats: PolicyStats | None = None
     cpu_s: float | None = None
     peak_memory_bytes: int | None = None
 
     @cached_property
-    def figures(self) -> Figures:
-        return figures(self.rounds)
+    def stats(self) -> Stats:
+        return stats(self.rounds)
 
     @property
-    def departure(self) -> Departures | None:
+    def divergence(self) -> DivergenceStats | None:
         """How far a lossy verifier went, pooled; None where it can't tell, or was exact."""
-        return pool(self.departures) if len(self.departures) == len(self.tokens) else None
+        return pool(self.divergences) if len(self.divergences) == len(self.tokens) else None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -141,15 +143,15 @@ class Run:
             "repeat": self.repeat,
             "prompt_tokens": self.prompt_tokens,
             "finish_reason": self.finish_reason,
-            "equal_to_plain": self.equal_to_plain,
-            "divergence": self.divergence and asdict(self.divergence),
-            "policy": self.account and self.account.as_json(),
+            "equal_to_baseline": self.equal_to_baseline,
+            "first_difference": self.first_difference and asdict(self.first_difference),
+            "policy": self.policy_stats and self.policy_stats.as_json(),
             "cpu_s": self.cpu_s,
             "peak_memory_bytes": self.peak_memory_bytes,
             "tokens": self.tokens,
             "ends": self.ends,
             "text": self.text,
-            "departures": self.departures,
+            "divergences": self.divergences,
             "rounds": [_row(round) for round in self.rounds],
         }
 
@@ -157,15 +159,15 @@ class Run:
     def from_json(cls, row: Mapping[str, Any]) -> Run:
         """Raises KeyError, TypeError or ValueError for what is no such thing."""
         rest = dict(row)
-        found, account = rest["divergence"], rest.pop("policy")
+        found, policy_stats = rest["first_difference"], rest.pop("policy")
         return cls(
             **{
                 **rest,
                 "tokens": tuple(map(int, row["tokens"])),
                 "ends": tuple(map(int, row["ends"])),
-                "divergence": found and Divergence(**found),
-                "account": account and Account.from_json(account),
-                "departures": tuple(Departure(*pair) for pair in row["departures"]),
+                "first_difference": found and FirstDifference(**found),
+                "policy_stats": policy_stats and PolicyStats.from_json(policy_stats),
+                "divergences": tuple(Divergence(*pair) for pair in row["divergences"]),
                 "rounds": tuple(map(_round, row["rounds"])),
             }
         )

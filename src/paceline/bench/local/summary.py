@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.bench.local.divergence import Divergence
+from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.result import BenchResult
 from paceline.bench.local.run import Described, Run
 from paceline.bench.stats import Ratio
 from paceline.bench.wording import aligned, interval_words, verdict
-from paceline.decode.stats import Figures
-from paceline.policy.stats import Account
+from paceline.decode.stats import Stats
+from paceline.policy.stats import PolicyStats
 
 _SLOW = 0.9
 _MOST_SLOWDOWNS = 5
@@ -52,7 +52,7 @@ def _headlines(result: BenchResult) -> list[str]:
 
 
 def _baseline(one: Described) -> str:
-    return "plain decoding" if one.baseline == "plain" else one.baseline
+    return "plain decoding" if one.baseline == "baseline" else one.baseline
 
 
 def _verdict(ratio: Ratio) -> str:
@@ -95,12 +95,12 @@ def _slowdowns(result: BenchResult, one: Described) -> list[str]:
 
 
 def _table(result: BenchResult) -> list[str]:
-    """Milliseconds per token and times plain: a row a category, a column a configuration. Where
+    """Milliseconds per token and speedup: a row a category, a column a configuration. Where
     their names are too long for a terminal, columns have numbers, told below."""
     titles = [one.title for one in result.configurations]
     numbered = sum(len(title) + 2 for title in titles) > _WIDEST
     heads = [f"[{number}]" for number in range(1, len(titles) + 1)] if numbered else titles
-    rows = [["ms per token (times plain)", *heads]]
+    rows = [["ms per token (speedup)", *heads]]
     for category in [*result.categories, None]:
         cells = [_cell(result, one, category) for one in result.configurations]
         rows.append([category or "all prompts", *cells])
@@ -111,22 +111,22 @@ def _table(result: BenchResult) -> list[str]:
 
 
 def _cell(result: BenchResult, one: Described, category: str | None) -> str:
-    pooled = result.figures(one.name, category)
+    pooled = result.stats(one.name, category)
     if pooled.ms_per_token is None:
         return "-"
     text = f"{pooled.ms_per_token:.1f}"
-    ratio = None if one.is_plain else result.ratio(one.name, category)
+    ratio = None if one.is_baseline else result.ratio(one.name, category)
     return text if ratio is None else f"{text} ({ratio.value:.2f})"
 
 
 def _details(result: BenchResult, one: Described) -> list[str]:
-    pooled, runs = result.figures(one.name), result.runs_of(one.name)
+    pooled, runs = result.stats(one.name), result.runs_of(one.name)
     lines = [one.title, *_lossy_lines(result, one)]
     if pooled.tokens_per_round is not None:
         lines += _figure_lines(pooled)
-    accounts = [run.account for run in runs if run.account is not None]
-    if accounts:
-        lines.append(f"  policy: {sum(accounts, Account()).sentence()} by its costs")
+    all_policy_stats = [run.policy_stats for run in runs if run.policy_stats is not None]
+    if all_policy_stats:
+        lines.append(f"  policy: {sum(all_policy_stats, PolicyStats()).sentence()} by its costs")
     return lines + [f"  {sentence}" for sentence in _equality(result, one, runs)]
 
 
@@ -135,7 +135,7 @@ def _lossy_lines(result: BenchResult, one: Described) -> list[str]:
     if not one.lossy:
         return []
     lines = [f"  LOSSY ({one.verifier}): gives up {one.gives_up}"]
-    far = result.departure(one.name)
+    far = result.divergence(one.name)
     if far is None:
         return [*lines, "  how far from the target is not measured: the verifier doesn't tell"]
     kl, moved = far.kl_nats_per_token, far.variation_per_token
@@ -148,7 +148,7 @@ def _lossy_lines(result: BenchResult, one: Described) -> list[str]:
     ]
 
 
-def _figure_lines(pooled: Figures) -> list[str]:
+def _figure_lines(pooled: Stats) -> list[str]:
     rate = (
         "none drafted"
         if pooled.acceptance_rate is None
@@ -158,9 +158,9 @@ def _figure_lines(pooled: Figures) -> list[str]:
         f"  {pooled.tokens_per_round:.2f} tokens per round; {rate}; "
         f"{pooled.drafted_rounds} of {pooled.rounds} rounds drafted"
     ]
-    if pooled.survival:
-        shown = " ".join(f"{share:.0%}" for share in pooled.survival[:16])
-        more = " …" if len(pooled.survival) > 16 else ""
+    if pooled.acceptance:
+        shown = " ".join(f"{share:.0%}" for share in pooled.acceptance[:16])
+        more = " …" if len(pooled.acceptance) > 16 else ""
         lines.append(f"  drafted tokens 1…i all accepted, by i: {shown}{more}")
     whole = pooled.decode_s or 1.0
     lines.append(
@@ -173,27 +173,27 @@ def _figure_lines(pooled: Figures) -> list[str]:
 
 def _equality(result: BenchResult, one: Described, runs: Sequence[Run]) -> list[str]:
     if not one.greedy:
-        return [f"texts are not compared: sampled. {_laws(result, one)}"]
-    compared = [run for run in runs if run.equal_to_plain is not None]
+        return [f"texts are not compared: sampled. {_distributions(result, one)}"]
+    compared = [run for run in runs if run.equal_to_baseline is not None]
     if not compared:
         return ["texts are not compared: interrupted"]
-    equal = sum(bool(run.equal_to_plain) for run in compared)
+    equal = sum(bool(run.equal_to_baseline) for run in compared)
     return [
         f"text equal to plain in {equal} of {len(compared)} runs",
         *(
-            f"  {run.id}: {describe(run.divergence, exact=not one.lossy)}"
+            f"  {run.id}: {describe(run.first_difference, exact=not one.lossy)}"
             for run in compared
-            if run.divergence is not None
+            if run.first_difference is not None
         ),
     ]
 
 
-def _laws(result: BenchResult, one: Described) -> str:
+def _distributions(result: BenchResult, one: Described) -> str:
     found = result.two_sample(one.name)
-    return "Too few for a test of their laws" if found is None else found.sentence()
+    return "Too few for a test of their distributions" if found is None else found.sentence()
 
 
-def describe(found: Divergence, *, exact: bool = True) -> str:
+def describe(found: FirstDifference, *, exact: bool = True) -> str:
     """A divergence in words. Under a lossy verifier what isn't numeric need be no fault."""
     verdict = found.verdict if exact or found.numeric else "not numeric"
     where = f"differs from output token {found.position} on, {verdict}"
@@ -209,7 +209,7 @@ def _machine_lines(result: BenchResult) -> list[str]:
     """What each baseline takes of the machine, and the most memory that any run had."""
     lines = []
     for one in result.configurations:
-        if not one.is_plain or not result.runs_of(one.name):
+        if not one.is_baseline or not result.runs_of(one.name):
             continue
         parts = [one.name]
         speed, bound = result.bytes_per_s(one.name), result.header.bandwidth_bytes_per_s

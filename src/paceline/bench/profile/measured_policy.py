@@ -36,7 +36,7 @@ def check_costs(costs: Costs, engine: Engine, drafts: Mapping[str, Draft], name:
     """Refuse recorded costs that are not of this target and these drafts on this machine."""
     check_key(costs, costs_key(engine), name)
     for label, draft in drafts.items():
-        if draft.foreseeable or draft.name == "none":
+        if draft.previewable or draft.name == "none":
             continue
         if draft.engine is None:
             raise SettingError(
@@ -57,7 +57,7 @@ def sources(costs: Costs, drafts: Mapping[str, Draft]) -> list[Source]:
     return [
         Source(
             name,
-            draft.foreseeable,
+            draft.previewable,
             draft.weighs,
             costs.drafts.get(name),
             draft.prior,

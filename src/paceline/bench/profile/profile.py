@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from paceline.bench.machine import machine_facts
+from paceline.bench.machine import machine_metadata
 from paceline.decode.generate import generate
 from paceline.engines import base
 from paceline.engines.base import Engine, Job
@@ -286,17 +286,17 @@ VERSIONS = (
 
 def costs_key(engine: Engine) -> dict[str, Any]:
     """What a profile holds for. Another value of any of these is another machine or model."""
-    facts, machine = engine.facts(), machine_facts()
-    versions = {name: facts[name] for name in VERSIONS if name in facts}
+    metadata, machine = engine.metadata(), machine_metadata()
+    versions = {name: metadata[name] for name in VERSIONS if name in metadata}
     return {
         "model": Path(engine.model).name or engine.model,
         "fingerprint": _fingerprint(engine),
         "engine": engine.name,
         "versions": versions,
-        "build": facts.get("build"),
-        "device": facts.get("device"),
-        "dtype": facts.get("dtype") or facts.get("description"),
-        "threads": facts.get("threads"),
+        "build": metadata.get("build"),
+        "device": metadata.get("device"),
+        "dtype": metadata.get("dtype") or metadata.get("description"),
+        "threads": metadata.get("threads"),
         "cpu": machine["cpu"],
         "cores": machine["cores"],
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.prompts.human_eval import human_eval
-from paceline.bench.prompts.lines import REMARKS, Line, batch_id, is_batch_output, read_line
+from paceline.bench.prompts.lines import NOTES, Line, batch_id, is_batch_output, read_line
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.errors import DataError
 
@@ -150,7 +150,7 @@ class _Builder:
         self._raw = raw
         self._ids: set[str] = set()
         self._models: set[str] = set()
-        self._remarks: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
         self._settings: set[str] = set()
 
     def add(self, number: int, line: Line) -> None:
@@ -173,7 +173,7 @@ class _Builder:
             self.prompts.append(WorkloadPrompt(name, line.category, messages, follows=first.id))
         if line.model is not None:
             self._models.add(line.model)
-        self._remarks.update(line.remarks)
+        self._notes.update(line.notes)
         self._settings.update(line.settings)
 
     def _free(self, name: str, number: int) -> str:
@@ -189,5 +189,5 @@ class _Builder:
                 f"Requests hold their own {', '.join(sorted(self._settings))}; what this run is "
                 "given counts instead."
             )
-        for key, count in self._remarks.items():
-            yield f"Requests that {REMARKS[key]}: {count}."
+        for key, count in self._notes.items():
+            yield f"Requests that {NOTES[key]}: {count}."

@@ -25,7 +25,7 @@ from paceline.engines.tokenizer import Message
 SETTINGS = ("temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed")
 """Settings of a request that measuring replaces by its own."""
 
-REMARKS = {
+NOTES = {
     "failed": "got an error in place of an answer; what they asked is kept",
     "no text": "got an answer that is no text; what they asked is kept",
     "several": "got several answers; the first is taken",
@@ -49,7 +49,7 @@ class Line:
     cut          the answer ended at its most tokens
     raw          the prompt was continued as it stood; None: the line doesn't say
     settings     names of the request's own settings
-    remarks      keys of REMARKS: what has to be said of such lines, once for the file
+    notes      keys of REMARKS: what has to be said of such lines, once for the file
     """
 
     messages: tuple[Message, ...]
@@ -61,7 +61,7 @@ class Line:
     category: str = "all"
     model: str | None = None
     settings: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Answer:
     of it."""
 
     text: str | None
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     model: str | None = None
     raw: bool | None = None
     cut: bool = False
@@ -114,7 +114,7 @@ def read_line(row: Any, response: Any = None) -> Line:
         raw=_is_raw(row, request, messages, answer),
         model=_sound(answer.model or _text_of(request, "model") or "") or None,
         settings=tuple(name for name in SETTINGS if request.get(name) is not None),
-        remarks=answer.remarks + _constraints(request),
+        notes=answer.notes + _constraints(request),
     )
     return _named(line, row)
 
@@ -302,7 +302,7 @@ def _of_choices(choices: list[Any]) -> Answer:
     if not isinstance(message, dict):
         raise ValueError("has a choice without a message or a text")
     answer = _of_message(message)
-    return replace(answer, remarks=some + answer.remarks, cut=cut)
+    return replace(answer, notes=some + answer.notes, cut=cut)
 
 
 def _of_message(message: Mapping[str, Any]) -> Answer:
@@ -323,7 +323,7 @@ def _of_output(output: list[Any], *, cut: bool) -> Answer:
         return Answer(None, ("no text",))
     answer = _of_message(messages[-1])
     thought = any(item.get("type") == "reasoning" for item in items)
-    return replace(answer, remarks=answer.remarks + (("reasoning",) if thought else ()), cut=cut)
+    return replace(answer, notes=answer.notes + (("reasoning",) if thought else ()), cut=cut)
 
 
 def _is_raw(

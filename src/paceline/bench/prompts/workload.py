@@ -118,7 +118,7 @@ class Workload:
         note = (f"{left_out} later turns are left out: they need an answer to the first.",)
         return replace(self, prompts=kept, notes=self.notes + note) if left_out else self
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What a result says of its prompts, for JSON."""
         categories = Counter(prompt.category for prompt in self.prompts)
         return {
@@ -155,13 +155,13 @@ class Workload:
 def _places(leads: Mapping[str, WorkloadPrompt], seed: int) -> dict[str, float]:
     """Where each prompt stands between 0 and 1: shuffled in its category, the categories spread
     evenly, so that any first part holds each category's share."""
-    chance = random.Random(seed)  # its sequence is the same in every version of Python
-    order = sorted(leads, key={name: chance.random() for name in leads}.__getitem__)
+    rng = random.Random(seed)  # its sequence is the same in every version of Python
+    order = sorted(leads, key={name: rng.random() for name in leads}.__getitem__)
     sizes = Counter(prompt.category for prompt in leads.values())
     seen: Counter[str] = Counter()
     places: dict[str, float] = {}
     for name in order:
         category = leads[name].category
-        places[name] = (seen[category] + chance.random()) / sizes[category]
+        places[name] = (seen[category] + rng.random()) / sizes[category]
         seen[category] += 1
     return places

@@ -103,7 +103,7 @@ class Events:
 
 
 @dataclass(slots=True)
-class Reading:
+class Scrape:
     """An answer as far as it has come. Times are of one clock, in seconds."""
 
     started: float
@@ -135,7 +135,7 @@ class Reading:
         if name == "error" or document.get("error") or document.get("object") == "error":
             raise BadAnswer("error event", f"sent an error: {message_of(document, data)}")
         with _in_openais_form(data):
-            self._take_facts(document)
+            self._take_metadata(document)
             for choice in document.get("choices") or ():
                 self._take_piece(choice.get("delta") or choice, now)
                 if choice.get("finish_reason"):
@@ -151,7 +151,7 @@ class Reading:
                 "no answer", f"answered without an answer: {message_of(document, data)}"
             )
         with _in_openais_form(data):
-            self._take_facts(document)
+            self._take_metadata(document)
             self._take_piece(choices[0].get("message") or choices[0], None)
             reason = choices[0].get("finish_reason")
             self.finish_reason, self.done = None if reason is None else str(reason), True
@@ -168,7 +168,7 @@ class Reading:
         self.first = now if self.first is None else self.first
         self.last = self.arrived = now
 
-    def _take_facts(self, document: Mapping[str, Any]) -> None:
+    def _take_metadata(self, document: Mapping[str, Any]) -> None:
         usage = document.get("usage")
         self.usage = usage if isinstance(usage, dict) else self.usage
         timings = document.get("timings")  # llama.cpp's server; the two only where it drafted

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from paceline.bench.prompts.workload import WorkloadPrompt
-from paceline.bench.server.answer import Answer, BadAnswer, Reading
+from paceline.bench.server.answer import Answer, BadAnswer, Scrape
 from paceline.bench.server.body import path_and_body
 from paceline.bench.server.http import (
     LONGEST_WAIT_S,
@@ -50,11 +50,13 @@ class Endpoint:
 
     def counters(self) -> Counters | None:
         """What the server has counted so far; None if it can't be read (now)."""
-        page = self.served.page
-        if page is None:
+        metrics = self.served.metrics
+        if metrics is None:
             return None
         try:
-            return read_counters(scrape(page, headers=self.http.headers(page)), self.served.model)
+            return read_counters(
+                scrape(metrics, headers=self.http.headers(metrics)), self.served.model
+            )
         except (EndpointError, SettingError):
             return None
 
@@ -90,10 +92,10 @@ class Endpoint:
         if self.counts_tokens:
             body["stream_options"] = {"include_usage": True}
         retries, asked = 0, time.perf_counter()
-        reading = Reading(asked)
+        scrape = Scrape(asked)
         while True:
-            failure = await self._read(path, body, reading)
-            answer = reading.answer(time.perf_counter(), retries=retries, asked=asked)
+            failure = await self._read(path, body, scrape)
+            answer = scrape.answer(time.perf_counter(), retries=retries, asked=asked)
             if failure is None:
                 return answer
             pause = self._pause(failure, retries)
@@ -101,9 +103,9 @@ class Endpoint:
                 return self._failed(answer, failure)
             retries += 1
             await asyncio.sleep(pause)
-            reading = Reading(time.perf_counter())
+            scrape = Scrape(time.perf_counter())
 
-    async def _read(self, path: str, body: Mapping[str, Any], reading: Reading) -> BadAnswer | None:
+    async def _read(self, path: str, body: Mapping[str, Any], scrape: Scrape) -> BadAnswer | None:
         """One attempt, read as it comes; gives what went wrong with it."""
         import httpx
 
@@ -121,25 +123,25 @@ class Endpoint:
                     if response.status_code != 200:
                         return await self.http.refusal(response)
                     if "event-stream" not in response.headers.get("content-type", ""):
-                        reading.take_whole((await response.aread()).decode(errors="replace"))
+                        scrape.take_whole((await response.aread()).decode(errors="replace"))
                     else:
                         async for data in response.aiter_raw():
-                            reading.take_bytes(data, time.perf_counter())
-                            if reading.first is not None:
+                            scrape.take_bytes(data, time.perf_counter())
+                            if scrape.first is not None:
                                 limit.reschedule(began + patience.total_s)
         except TimeoutError:
-            if reading.first is None:
+            if scrape.first is None:
                 return BadAnswer("timeout", f"no token within {first_s:g} s")
             return BadAnswer("timeout", f"not finished within {patience.total_s:g} s")
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             return Passing("unreachable", self.http.unreachable(error).fact)
         except httpx.HTTPError as error:
-            if reading.first is None:
+            if scrape.first is None:
                 return Passing("no answer", f"the connection broke: {said(error)}")
             return BadAnswer("cut off", f"cut off: {said(error)}")
         except BadAnswer as error:
             return error
-        if not reading.complete:
+        if not scrape.complete:
             return BadAnswer("cut off", "cut off: it ended without a finish reason")
         return None
 
@@ -174,7 +176,7 @@ async def connect(
     *,
     model: str | None = None,
     key: str | None = None,
-    page: str | None = None,
+    metrics: str | None = None,
     patience: Patience | None = None,
     option: str = "--endpoint",
 ) -> AsyncIterator[Endpoint]:
@@ -182,7 +184,7 @@ async def connect(
 
     model     which of its models; None if it has only one
     key       for its Authorization header
-    page      of its counters; by default /metrics of the server, if there is one
+    metrics      of its counters; by default /metrics of the server, if there is one
     option    what the address is called in messages
 
     Raises EndpointError, ModelError and SettingError, as `introduce` does.
@@ -201,7 +203,7 @@ async def connect(
     )
     timeout = httpx.Timeout(None, connect=patience.connect_s)
     async with httpx.AsyncClient(timeout=timeout, limits=limits) as client:
-        if page is not None:
-            checked_url(page, "--metrics" if option == "--endpoint" else f"{option}-metrics")
+        if metrics is not None:
+            checked_url(metrics, "--metrics" if option == "--endpoint" else f"{option}-metrics")
         http = Http(client, Address.of(url, option), key, patience)
-        yield Endpoint(http, await introduce(http, model, page))
+        yield Endpoint(http, await introduce(http, model, metrics))

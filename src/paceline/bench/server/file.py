@@ -15,13 +15,13 @@ from paceline.bench.server.result import (
     Asked,
     EndpointResult,
     Header,
-    Stretch,
+    Segment,
     header_document,
 )
 from paceline.errors import DataError
 from paceline.storage import GrowingFile, Line, whole_lines
 
-_CURE = "`paceline bench --endpoint URL -o FILE` writes such a file."
+_HINT = "`paceline bench --endpoint URL -o FILE` writes such a file."
 _MAY_DIFFER = ("command", "started", "client", "patience")  # it measures the same all the same
 
 
@@ -49,9 +49,9 @@ class EndpointFile:
         self.result.asked.append(asked)
         self._file.write({"request": asked.as_json()})
 
-    def add_stretch(self, stretch: Stretch) -> None:
-        self.result.stretches.append(stretch)
-        self._file.write({"stretch": stretch.as_json()})
+    def add_segment(self, segment: Segment) -> None:
+        self.result.segments.append(segment)
+        self._file.write({"segment": segment.as_json()})
 
     def begin_again(self, block: int) -> None:
         """What the file holds of a block counts no more."""
@@ -105,16 +105,16 @@ def _result(lines: Sequence[Line], path: str) -> EndpointResult:
                 _take(result, row)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             said = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(f"Line {line.number} of {path} can't be read: {said}.", _CURE) from None
+            raise DataError(f"Line {line.number} of {path} can't be read: {said}.", _HINT) from None
     if result is None:
-        raise DataError(f"{path} is empty.", _CURE)
+        raise DataError(f"{path} is empty.", _HINT)
     return result
 
 
 def _header(row: Any, path: str) -> Header:
     kind = row.get("kind") if isinstance(row, dict) else None
     if kind != KIND:
-        raise DataError(f"{path} is no run on live servers: its kind is {kind!r}.", _CURE)
+        raise DataError(f"{path} is no run on live servers: its kind is {kind!r}.", _HINT)
     if row.get("version") != VERSION:
         raise DataError(
             f"{path} has version {row.get('version')} of the format, not {VERSION}.",
@@ -130,8 +130,8 @@ def _header(row: Any, path: str) -> Header:
 def _take(result: EndpointResult, row: Mapping[str, Any]) -> None:
     if "request" in row:
         result.asked.append(Asked.from_json(row["request"]))
-    elif "stretch" in row:
-        result.stretches.append(Stretch.from_json(row["stretch"]))
+    elif "segment" in row:
+        result.segments.append(Segment.from_json(row["segment"]))
     elif "begin_again" in row:
         result.begin_again(int(row["begin_again"]["block"]))
     else:
@@ -142,7 +142,7 @@ def _take(result: EndpointResult, row: Mapping[str, Any]) -> None:
 def _refuse_foreign(path: Path) -> None:
     """A file without one whole line is new, or a header that was cut off."""
     if not f'{{"kind":"{KIND}"'.encode().startswith(path.read_bytes()[: len(KIND) + 10]):
-        raise DataError(f"{path} is no run on live servers.", _CURE)
+        raise DataError(f"{path} is no run on live servers.", _HINT)
 
 
 def _refuse_another(path: Path, theirs: Header, ours: Header) -> None:

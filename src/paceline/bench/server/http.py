@@ -98,7 +98,7 @@ class Http:
     ) -> None:
         self.client, self.address, self.patience = client, address, patience
         self._key = key
-        self._chance = random.Random(0)
+        self._rng = random.Random(0)
 
     def headers(self, url: str | None = None) -> dict[str, str]:
         """Of a request to the server, or to another address: the key goes to no other server."""
@@ -169,7 +169,7 @@ class Http:
         scattered so that clients don't come back together."""
         if asked_s is not None:
             return asked_s
-        return min(self.patience.pause_s * 2.0**attempt, 20.0) * self._chance.uniform(0.75, 1.25)
+        return min(self.patience.pause_s * 2.0**attempt, 20.0) * self._rng.uniform(0.75, 1.25)
 
     def clean(self, text: str) -> str:
         """A server's words without the key, which some repeat."""

@@ -14,7 +14,7 @@ from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.bench.server.answer import Answer
 from paceline.bench.server.client import Endpoint
 from paceline.bench.server.file import EndpointFile
-from paceline.bench.server.result import FIRST, Asked, EndpointResult, Stretch
+from paceline.bench.server.result import FIRST, Asked, EndpointResult, Segment
 from paceline.errors import EndpointError, PacelineError, SettingError
 from paceline.monitor.counters import Counters, between
 
@@ -84,7 +84,7 @@ async def run_load(
 
 def _is_ended(result: EndpointResult, block: Block) -> bool:
     """Whether each server was asked all of a block in one go, to its end."""
-    ended = {s.server for s in result.stretches if s.block == block.number and s.whole}
+    ended = {s.server for s in result.segments if s.block == block.number and s.whole}
     asked = Counter(one.id for one in result.asked if one.block == block.number)
     left_out = {id for n, id in result.left_out if n == block.concurrency}
     return ended == set(result.servers) and all(
@@ -138,7 +138,7 @@ class _Run:
             wall_s = time.perf_counter() - started
             counted = await self._counted(before) if whole else None
             if self._answers:
-                self._file.add_stretch(self._stretch(prompts, wall_s, before, counted, whole))
+                self._file.add_segment(self._segment(prompts, wall_s, before, counted, whole))
 
     def _clients(self, prompts: Sequence[WorkloadPrompt]) -> int:
         return min(self._block.concurrency, len(prompts))
@@ -193,16 +193,16 @@ class _Run:
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
 
-    def _stretch(
+    def _segment(
         self,
         prompts: Sequence[WorkloadPrompt],
         wall_s: float,
         before: Counters | None,
         after: Counters | None,
         whole: bool,
-    ) -> Stretch:
+    ) -> Segment:
         grown = between(before, after) if before is not None and after is not None else None
-        return Stretch(
+        return Segment(
             server=self._server,
             concurrency=self._block.concurrency,
             clients=self._clients(prompts),

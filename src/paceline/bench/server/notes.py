@@ -35,15 +35,15 @@ def why_none(result: EndpointResult, server: str, counters: Counters | None) -> 
     """Why a server counted no drafts, to follow "none counted"."""
     if counters is not None:
         return " by this server"
-    if any(s.restarted for s in result.stretches if s.server == server):
+    if any(s.restarted for s in result.segments if s.server == server):
         return ": the server restarted meanwhile"
-    reason = result.header.servers[server].get("no_page")
+    reason = result.header.servers[server].get("no_metrics")
     return f": {str(reason).rstrip('.')}" if reason else ""
 
 
-def remarks(result: EndpointResult) -> list[str]:
+def notes(result: EndpointResult) -> list[str]:
     """What makes figures mean less than they seem to."""
-    lines = [line for server in result.servers for line in _server_remarks(result, server)]
+    lines = [line for server in result.servers for line in _server_notes(result, server)]
     if any(one.later_turn for one in result.asked):
         lines.append(
             "Later turns are asked after the endpoint's own answer, of both servers alike; they "
@@ -59,7 +59,7 @@ def remarks(result: EndpointResult) -> list[str]:
     return lines
 
 
-def _server_remarks(result: EndpointResult, server: str) -> list[str]:
+def _server_notes(result: EndpointResult, server: str) -> list[str]:
     lines = []
     asked = [one.answer for one in result.asked if one.server == server and not one.answer.failure]
     title = {FIRST: "endpoint", AGAINST: "other server"}[server]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.bench.machine import machine_facts
+from paceline.bench.machine import machine_metadata
 from paceline.bench.server.answer import Answer
 from paceline.bench.stats import Pair, Ratio, speed_ratio
 from paceline.monitor.counters import Counters
@@ -42,7 +42,7 @@ class Header:
     concurrency: tuple[int, ...] = (1,)
     patience: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
-    client: Mapping[str, Any] = field(default_factory=machine_facts)
+    client: Mapping[str, Any] = field(default_factory=machine_metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Segment:
     """Some prompts asked of one server in one go.
 
     clients      how many asked: fewer than `concurrency` says where later turns were left out
@@ -96,7 +96,7 @@ class Stretch:
         return document | {"counters": self.counters and self.counters.as_json()}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Stretch:
+    def from_json(cls, document: Mapping[str, Any]) -> Segment:
         values = {one.name: document[one.name] for one in fields(cls)}
         values["categories"] = tuple(values["categories"])
         if values["counters"] is not None:
@@ -156,7 +156,7 @@ class EndpointResult:
 
     header: Header
     asked: list[Asked] = field(default_factory=list)
-    stretches: list[Stretch] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
     left_out: dict[tuple[int, str], str] = field(default_factory=dict)
 
     @property
@@ -185,7 +185,7 @@ class EndpointResult:
     def begin_again(self, block: int) -> None:
         """Forget what was asked in a block."""
         self.asked[:] = [one for one in self.asked if one.block != block]
-        self.stretches[:] = [one for one in self.stretches if one.block != block]
+        self.segments[:] = [one for one in self.segments if one.block != block]
 
     def of(self, server: str, concurrency: int, category: str | None = None) -> list[Asked]:
         return [
@@ -230,12 +230,12 @@ class EndpointResult:
             other_tokens=self._other_tokens(whole),
         )
 
-    def counted(self, server: str, concurrency: int, category: str | None = None) -> list[Stretch]:
+    def counted(self, server: str, concurrency: int, category: str | None = None) -> list[Segment]:
         """Stretches of all the clients and to their end, where they were so on every server. Of a
         category those of it alone; none if categories were mixed."""
         full = [
             s
-            for s in self.stretches
+            for s in self.segments
             if s.concurrency == concurrency and s.clients == concurrency and s.whole
         ]
         on = Counter(s.block for s in full)
@@ -248,7 +248,7 @@ class EndpointResult:
         ]
 
     @staticmethod
-    def _other_tokens(whole: Sequence[Stretch]) -> float | None:
+    def _other_tokens(whole: Sequence[Segment]) -> float | None:
         known = [
             s.counters.generated - s.tokens
             for s in whole
@@ -331,7 +331,7 @@ class EndpointResult:
                 for (n, id), why in self.left_out.items()
             ],
             "requests": [one.as_json() for one in self.asked],
-            "stretches": [one.as_json() for one in self.stretches],
+            "segments": [one.as_json() for one in self.segments],
         }
 
     def _measured(self) -> list[tuple[int, str]]:

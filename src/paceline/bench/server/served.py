@@ -23,14 +23,14 @@ _HINTS = {
     "llama.cpp": "Start it with --metrics.",
     "TensorRT-LLM": "Start it with return_perf_metrics and enable_iter_perf_stats.",
 }
-_PAGES = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whose first is JSON
+_METRICS = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whose first is JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """What a server says of itself.
 
-    page       where its counters are; `no_page` says why nowhere
+    metrics       where its counters are; `no_metrics` says why nowhere
     offered    all its models, if it lists them
     """
 
@@ -38,8 +38,8 @@ class Served:
     model: str
     server: str | None = None
     version: str | None = None
-    page: str | None = None
-    no_page: str | None = None
+    metrics: str | None = None
+    no_metrics: str | None = None
     offered: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Served:
         return document
 
 
-async def introduce(http: Http, model: str | None, page: str | None) -> Served:
+async def introduce(http: Http, model: str | None, metrics: str | None) -> Served:
     """Ask a server what it is and which models it has; choose one, and find its counters.
 
     Raises EndpointError for a server that can't be measured, ModelError for a model that it doesn't
@@ -66,7 +66,7 @@ async def introduce(http: Http, model: str | None, page: str | None) -> Served:
         raise no_model(http.address.api, model, offered)
     server = named or _made_by({str(row.get("owned_by", "")).lower() for row in rows})
     served = Served(http.address.api, model, server, await _version(http), offered=offered)
-    return await _with_page(http, served, page)
+    return await _with_metrics(http, served, metrics)
 
 
 def no_model(url: str, model: str | None, offered: tuple[str, ...]) -> ModelError:
@@ -120,19 +120,19 @@ async def _version(http: Http) -> str | None:
     return whole_characters(found) if isinstance(found, str) else None
 
 
-async def _with_page(http: Http, served: Served, page: str | None) -> Served:
+async def _with_metrics(http: Http, served: Served, metrics: str | None) -> Served:
     """Find the counters, or learn why there are none. Raises EndpointError for a page that was
     named and isn't one."""
     why = ""
-    for url in [page] if page else [f"{http.address.root}{path}" for path in _PAGES]:
+    for url in [metrics] if metrics else [f"{http.address.root}{path}" for path in _METRICS]:
         try:
             found = await asyncio.to_thread(scrape, url, headers=http.headers(url))
             read_counters(found, served.model)
         except (EndpointError, SettingError) as error:
-            if page:
+            if metrics:
                 raise
             why = why or error.fact
         else:
-            return replace(served, page=url)
+            return replace(served, metrics=url)
     hint = _HINTS.get(served.server or "", "")
-    return replace(served, no_page=f"{why} {hint}".strip())
+    return replace(served, no_metrics=f"{why} {hint}".strip())

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from paceline.bench.server.notes import (
     clients_words,
     counter_meanings,
+    notes,
     rate_words,
-    remarks,
     title,
     why_none,
 )
@@ -20,7 +20,7 @@ from paceline.monitor.counters import Counters
 _POSITIONS = 16
 
 
-def endpoint_card(result: EndpointResult) -> str:
+def server_summary(result: EndpointResult) -> str:
     """The whole card."""
     lines = [_about(result)]
     for concurrency in result.header.concurrency:
@@ -33,16 +33,16 @@ def endpoint_card(result: EndpointResult) -> str:
         lines += [f"  {line}" for line in _table(result, concurrency, measured)]
         for server in measured:
             lines += [f"  {line}" for line in _drafts(result, concurrency, server)]
-    lines += ["", *_remarks(result)]
+    lines += ["", *_notes(result)]
     return "\n".join(lines)
 
 
 def _about(result: EndpointResult) -> str:
     names = []
     for server in result.servers:
-        facts = result.header.servers[server]
-        kind = " ".join(str(facts[k]) for k in ("server", "version") if facts.get(k))
-        names.append(f"{facts['url']} ({kind or 'server not told'}, {facts['model']})")
+        metadata = result.header.servers[server]
+        kind = " ".join(str(metadata[k]) for k in ("server", "version") if metadata.get(k))
+        names.append(f"{metadata['url']} ({kind or 'server not told'}, {metadata['model']})")
     against = f"{names[0]}\nagainst {names[1]}" if len(names) > 1 else names[0]
     sampling = result.header.sampling
     how = "greedy" if result.greedy else f"temperature {sampling.get('temperature')}"
@@ -90,7 +90,7 @@ def _table(result: EndpointResult, concurrency: int, servers: Sequence[str]) -> 
     """A row a figure, a column a server."""
     loads = [result.load(server, concurrency) for server in servers]
     rows = [["", *(title(server) for server in servers)]]
-    figures: dict[str, Callable[[Load], str]] = {
+    stats: dict[str, Callable[[Load], str]] = {
         "answers": lambda load: str(load.requests - load.failed),
         "failed": _failures,
         "tried again": lambda load: str(load.retries),
@@ -101,7 +101,7 @@ def _table(result: EndpointResult, concurrency: int, servers: Sequence[str]) -> 
         "s per answer, median (95 %)": lambda load: _seconds(load.total_s),
         "tokens per piece of the stream": lambda load: _number(load.tokens_per_piece, ".2f"),
     }
-    for name, figure in figures.items():
+    for name, figure in stats.items():
         cells = [figure(load) for load in loads]
         if name != "tried again" or any(cell != "0" for cell in cells):
             rows.append([name, *cells])
@@ -165,9 +165,9 @@ def _by_position(counters: Counters) -> list[str]:
     return [f"  accepted at position 1, 2 …, of all drafted rounds: {shown}{more}"]
 
 
-def _remarks(result: EndpointResult) -> list[str]:
+def _notes(result: EndpointResult) -> list[str]:
     """What a reader must know, each once."""
-    lines = [*counter_meanings(result), *remarks(result)]
+    lines = [*counter_meanings(result), *notes(result)]
     lines += [
         f"Left out at {clients_words(n)}: {id}: {why}." for (n, id), why in result.left_out.items()
     ]

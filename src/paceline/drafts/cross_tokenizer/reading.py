@@ -144,5 +144,5 @@ def encode_after(before: bytes, text: bytes, tokenizer: Tokenizer) -> list[int] 
     while start and length < len(text):
         start -= 1
         length += len(tokenizer.token_bytes(tokens[start]))
-    behind = tokens[start:]
-    return behind if b"".join(map(tokenizer.token_bytes, behind)) == text else None
+    pending_tokens = tokens[start:]
+    return pending_tokens if b"".join(map(tokenizer.token_bytes, pending_tokens)) == text else None

@@ -1,8 +1,9 @@
 """A model with another tokenizer, drafting among the tokens that both vocabularies have.
 
 Timor et al. 2025 (Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for
-Heterogeneous Vocabularies), token-level intersection: the draft's law is restricted to the common
-tokens and renormalised, and a token is drawn from exactly that; the rest is speculative sampling.
+Heterogeneous Vocabularies), token-level intersection: the draft's distribution is restricted to
+the common tokens and renormalised, and a token is drawn from exactly that; the rest is speculative
+sampling.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from paceline.drafts.options import read_options
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.base import Engine
 from paceline.errors import NumericError
-from paceline.sampling.distribution import Law, checked_maximum
-from paceline.sampling.processors import is_plain, law_of, process_logits
+from paceline.sampling.distribution import Distribution, checked_maximum
+from paceline.sampling.processors import distribution_of, is_plain, process_logits
 from paceline.types import Array, Proposal
 
 
 class SharedDraft(TranslatedDraft):
-    """Proposals of tokens that both vocabularies have, each with the law it was drawn from.
+    """Proposals of tokens that both vocabularies have, each with the distribution it was drawn
+    from.
 
     The draft's logits are restricted before anything else and laid out by the target's ids, so
     that penalties, masks, temperature and filters are the target's own, on the target's history.
     Restricting first is what keeps a filter from leaving nothing; at a bare temperature it is the
-    same as restricting the law.
+    same as restricting the distribution.
 
     Raises PairError if next to nothing is common, or if the draft's vocabulary map is not for this
     target.
@@ -60,12 +62,12 @@ class SharedDraft(TranslatedDraft):
     ) -> list[Proposal]:
         return draw_on(self, contexts, limits)
 
-    def next_laws(
+    def next_distributions(
         self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Law | None]:
+    ) -> list[Distribution | None]:
         rows = self._rows(contexts, [self._translated(tokens) for tokens in drafted])
         return [
-            None if row is None else self._law(context, row, tokens)
+            None if row is None else self._distribution(context, row, tokens)
             for context, row, tokens in zip(contexts, rows, drafted, strict=True)
         ]
 
@@ -76,9 +78,12 @@ class SharedDraft(TranslatedDraft):
             found += self.reader.read([token]) if own is None else [own]
         return found
 
-    def _law(self, context: Context, row: Array, drafted: AbstractSequence[int]) -> Law | None:
-        """The law, over the target's ids, of a raw row of the draft, shape (its vocabulary_size,).
-        None where the masks leave the draft no token; the target may never come there."""
+    def _distribution(
+        self, context: Context, row: Array, drafted: AbstractSequence[int]
+    ) -> Distribution | None:
+        """The distribution, over the target's ids, of a raw row of the draft, shape (its
+        vocabulary_size,). None where the masks leave the draft no token; the target may never come
+        there."""
         ours, theirs = self._indices_like(row)
         logits = row[theirs]
         where = f"of the draft after {len(context.history) + len(drafted)} tokens"
@@ -96,10 +101,12 @@ class SharedDraft(TranslatedDraft):
             )[ours]
             if float(xp.max(logits)) == float("-inf"):
                 return None
-        law = law_of(logits, context.sampling, where)
-        if law.single is not None:
-            return Law.one_hot(int(self._common.target[law.single]))
-        return Law(law.probs, ours if law.tokens is None else ours[law.tokens])
+        distribution = distribution_of(logits, context.sampling, where)
+        if distribution.single is not None:
+            return Distribution.one_hot(int(self._common.target[distribution.single]))
+        return Distribution(
+            distribution.probs, ours if distribution.tokens is None else ours[distribution.tokens]
+        )
 
     def _indices_like(self, row: Array) -> tuple[Array, Array]:
         """The common tokens' ids, the target's and the draft's, where the draft's rows are."""

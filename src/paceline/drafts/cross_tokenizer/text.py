@@ -1,9 +1,9 @@
 """A model with another tokenizer, drafting text that is encoded anew in the target's tokens.
 
 Timor et al. 2025 (Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for
-Heterogeneous Vocabularies), string-level exact match. The law of an encoded text isn't known, so
-the draft's text is always its likeliest one: chosen outright, its tokens have one-hot laws, and
-that is exact at any temperature.
+Heterogeneous Vocabularies), string-level exact match. The distribution of an encoded text isn't
+known, so the draft's text is always its likeliest one: deterministic, its tokens have one-hot
+distributions, and that is exact at any temperature.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Turn:
     """
 
     context: Context
-    limit: int
+    max_draft_tokens: int
     drafted: list[int] = field(default_factory=list)
     end: int | None = None
 
@@ -93,7 +93,7 @@ class TextDraft(TranslatedDraft):
             turn.end = self._ends.get(token)
             return False
         turn.drafted.append(token)
-        return len(turn.drafted) < turn.limit
+        return len(turn.drafted) < turn.max_draft_tokens
 
     def _proposal(self, turn: _Turn) -> Proposal:
         text = self.engine.tokenizer.text_bytes(turn.drafted)
@@ -102,7 +102,7 @@ class TextDraft(TranslatedDraft):
             tokens.append(turn.end)
         stops = turn.context.stop_tokens
         end = next((i + 1 for i, token in enumerate(tokens) if token in stops), len(tokens))
-        return Proposal(tuple(tokens[: min(end, turn.limit)]), self.name)
+        return Proposal(tuple(tokens[: min(end, turn.max_draft_tokens)]), self.name)
 
     def _encoded(self, context: Context, text: bytes) -> list[int]:
         """The target's tokens of a drafted text in its place, of whole characters; none where its

@@ -76,7 +76,7 @@ class TranslatedDraft(Draft):
     def observe(self, context: Context, committed: AbstractSequence[int]) -> None:  # noqa: ARG002
         self._read(context)
 
-    def behind(self, context: Context) -> int:
+    def pending_tokens(self, context: Context) -> int:
         if context not in self._states:
             return len(context.history)
         state = self._read(context)
@@ -126,8 +126,8 @@ class TranslatedDraft(Draft):
         state.lost = True
         log.warning("The draft %s sits this request out: %s.", self.engine.model, reason)
 
-    def facts(self) -> dict[str, Any]:
-        return {"draft": self.name, "fit": self.fit, **self.engine.facts()}
+    def metadata(self) -> dict[str, Any]:
+        return {"draft": self.name, "fit": self.fit, **self.engine.metadata()}
 
 
 def _missing(state: State) -> list[int]:

@@ -34,7 +34,8 @@ MAP_FILE = "vocabulary_map.json"
 MAP_KIND = "paceline vocabulary map"
 
 LEAST_SHARE = 0.01
-"""Of the draft's tokens; with fewer in common its law has next to nothing to do with its text."""
+"""Of the draft's tokens; with fewer in common its distribution has next to nothing to do with its
+text."""
 
 
 @dataclass(frozen=True, slots=True)

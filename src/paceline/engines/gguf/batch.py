@@ -11,7 +11,7 @@ from paceline.engines.gguf.llama_cpp import llama_cpp
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BatchSegment:
     """Consecutive tokens of a sequence from `position` on; `output` asks for their logits.
 
     ids    under which llama.cpp shall know them; None are the sequence's own
@@ -52,17 +52,17 @@ class Batch:
             logits=self._outputs,
         )
 
-    def fill(self, spans: Iterable[Span]) -> Iterator[int]:
+    def fill(self, segments: Iterable[BatchSegment]) -> Iterator[int]:
         """Put the spans' tokens in, in order, as often as it takes: yields, each time `struct` is
         ready for a llama_decode, how many of its tokens ask for logits."""
         used = outputs = 0
-        for span in spans:
-            first, total = 0, len(span.tokens)
+        for segment in segments:
+            first, total = 0, len(segment.tokens)
             while first < total:
                 count = min(total - first, self.size - used)
-                self._put(used, span, first, count)
+                self._put(used, segment, first, count)
                 used, first = used + count, first + count
-                outputs += count if span.output else 0
+                outputs += count if segment.output else 0
                 if used == self.size:
                     self.struct.n_tokens = used
                     yield outputs
@@ -71,21 +71,21 @@ class Batch:
             self.struct.n_tokens = used
             yield outputs
 
-    def _put(self, at: int, span: Span, first: int, count: int) -> None:
-        end, ids, start = at + count, self._id_count, span.position + first
-        self._tokens[at:end] = [*map(int, span.tokens[first : first + count])]
+    def _put(self, at: int, segment: BatchSegment, first: int, count: int) -> None:
+        end, ids, start = at + count, self._id_count, segment.position + first
+        self._tokens[at:end] = [*map(int, segment.tokens[first : first + count])]
         self._positions[at:end] = [*range(start, start + count)]
-        self._outputs[at:end] = [span.output] * count
+        self._outputs[at:end] = [segment.output] * count
         if self._other:
             self._restore(at, end)
-        if span.ids is None:
-            own = [*range(span.slot * ids, (span.slot + 1) * ids)]
+        if segment.ids is None:
+            own = [*range(segment.slot * ids, (segment.slot + 1) * ids)]
             self._ids[at * ids : end * ids] = own * count
             return
-        shared = (ctypes.c_int32 * len(span.ids))(*span.ids)
+        shared = (ctypes.c_int32 * len(segment.ids))(*segment.ids)
         for place in range(at, end):
             self._other[place] = shared  # kept alive as long as the batch points to it
-            self._counts[place] = len(span.ids)
+            self._counts[place] = len(segment.ids)
             self._rows[place] = ctypes.cast(shared, ctypes.POINTER(ctypes.c_int32))
 
     def _restore(self, at: int, end: int) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
 from paceline.engines.cpu import default_threads
 from paceline.engines.gguf import log as log
-from paceline.engines.gguf.batch import Batch, Span
+from paceline.engines.gguf.batch import Batch, BatchSegment
 from paceline.engines.gguf.llama_cpp import llama_cpp, openmp_wait
 from paceline.engines.gguf.load import (
     BATCH_TOKENS,
@@ -39,14 +39,14 @@ class LlamaCppSequence(Sequence):
         self.slot = slot
 
     def _fork(self) -> LlamaCppSequence:
-        twin = self.engine.open()
+        fork = self.engine.open()
         try:
-            self.engine.copy(self.slot, twin.slot, self.length)
+            self.engine.copy(self.slot, fork.slot, self.length)
         except ModelError:
-            twin.close()
+            fork.close()
             raise
-        twin.tokens = list(self.tokens)
-        return twin
+        fork.tokens = list(self.tokens)
+        return fork
 
     def _rewind(self, length: int) -> None:
         self.engine.forget_tree(self.slot)
@@ -81,7 +81,7 @@ class LlamaCppEngine(Engine):
             max_sequences=context.max_sequences,
             trees=context.branch_ids > 0,
         )
-        self._facts = _facts(model, context, label)
+        self._metadata = _metadata(model, context, label)
         self._context = context.pointer
         self._memory = llama_cpp.llama_get_memory(context.pointer)
         self._ids = context.ids_per_sequence
@@ -158,7 +158,7 @@ class LlamaCppEngine(Engine):
             for job in jobs:
                 if job.parents is not None:
                     self._begin_tree(job)
-            rows = self._decode(_spans(jobs, self._trees), sum(job.rows for job in jobs))
+            rows = self._decode(_segments(jobs, self._trees), sum(job.rows for job in jobs))
         except BaseException:  # an interrupt between two decodes too
             for job in jobs:
                 self.forget_tree(_slot(job))
@@ -170,15 +170,15 @@ class LlamaCppEngine(Engine):
             first += job.rows
         return logits
 
-    def _decode(self, spans: list[Span], rows: int) -> Array:
+    def _decode(self, segments: list[BatchSegment], rows: int) -> Array:
         """The logits that the spans ask for, in their order: shape (rows, vocabulary_size)."""
         log.forget()
         kept, done = None, 0
-        for outputs in self._batch.fill(spans):
+        for outputs in self._batch.fill(segments):
             status = llama_cpp.llama_decode(self._context, self._batch.struct)
             if status:
                 raise ModelError(
-                    f"llama.cpp could not score {sum(len(s.tokens) for s in spans)} tokens: "
+                    f"llama.cpp could not score {sum(len(s.tokens) for s in segments)} tokens: "
                     f"llama_decode returned {status} ({log.reason()}).",
                     "Feed fewer tokens at once, or load the model again.",
                 )
@@ -271,8 +271,8 @@ class LlamaCppEngine(Engine):
             self.truncate(slot, 0)
             self._free_slots.append(slot)
 
-    def facts(self) -> dict[str, Any]:
-        return dict(self._facts)
+    def metadata(self) -> dict[str, Any]:
+        return dict(self._metadata)
 
     def close(self) -> None:
         self.tokenizer.close()
@@ -311,18 +311,18 @@ class Tree:
         self.depths = depths
 
 
-def _spans(jobs: AbstractSequence[Job], trees: Mapping[int, Tree]) -> list[Span]:
+def _segments(jobs: AbstractSequence[Job], trees: Mapping[int, Tree]) -> list[BatchSegment]:
     """First all tokens without rows, then all with: however long the prompts are, the rows then
     come from the last decode, and stay where llama.cpp wrote them."""
-    heads: list[Span] = []
-    tails: list[Span] = []
+    heads: list[BatchSegment] = []
+    tails: list[BatchSegment] = []
     for job in jobs:
-        for span in _job_spans(job, trees.get(_slot(job))):
-            (tails if span.output else heads).append(span)
+        for segment in _job_segments(job, trees.get(_slot(job))):
+            (tails if segment.output else heads).append(segment)
     return heads + tails
 
 
-def _job_spans(job: Job, tree: Tree | None) -> Iterator[Span]:
+def _job_segments(job: Job, tree: Tree | None) -> Iterator[BatchSegment]:
     slot, start = _slot(job), job.sequence.length
     silent, trunk, ids = len(job.tokens) - job.rows, job.trunk, None
     if tree is not None:
@@ -330,11 +330,11 @@ def _job_spans(job: Job, tree: Tree | None) -> Iterator[Span]:
         ids = (*own, *tree.leaves.values())
     for first, end, output in ((0, min(silent, trunk), False), (silent, trunk, True)):
         if first < end:
-            yield Span(slot, start + first, job.tokens[first:end], output, ids)
+            yield BatchSegment(slot, start + first, job.tokens[first:end], output, ids)
     for index, token in enumerate(job.tokens[trunk:] if tree is not None else ()):
         assert tree is not None
         position = start + trunk + tree.depths[index]
-        yield Span(slot, position, [token], trunk + index >= silent, tree.ids[index])
+        yield BatchSegment(slot, position, [token], trunk + index >= silent, tree.ids[index])
 
 
 def _slot(job: Job) -> int:
@@ -347,7 +347,7 @@ def _free(context: Any, model: Any) -> None:
     llama_cpp.llama_model_free(model)
 
 
-def _facts(model: Any, context: Context, label: str) -> dict[str, Any]:
+def _metadata(model: Any, context: Context, label: str) -> dict[str, Any]:
     window = context.window
     return {
         "engine": LlamaCppEngine.name,

@@ -70,7 +70,7 @@ def load_model(path: Path, *, vocabulary_only: bool = False) -> Any:
     if path.is_dir():
         raise ModelError(f"{path} is a directory.", "Give the GGUF file in it.")
     if not path.is_file():
-        raise ModelError(f"There is no file {path}.", "Check the path.")
+        raise ModelError(f"There is not a file {path}.", "Check the path.")
     _check_begin(path)
     parameters = llama_cpp.llama_model_default_params()
     # Mapping the file would keep it resident beside the copy that llama.cpp makes of every
@@ -211,10 +211,10 @@ def _check_memory(model: Any, cells: int, context_size: int, max_sequences: int)
     if free is None:
         return
     log.begin()
-    trial = _new(model, _CELLS, 1, 1, 1)
-    if not trial:
+    self_test = _new(model, _CELLS, 1, 1, 1)
+    if not self_test:
         return  # the real context will fail in the same way, and say why
-    llama_cpp.llama_free(trial)
+    llama_cpp.llama_free(self_test)
     needed = log.cache_bytes(device="CPU") * cells // _CELLS
     if needed > free:
         raise ModelError(

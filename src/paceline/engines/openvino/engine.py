@@ -19,7 +19,7 @@ from paceline.engines.cpu import default_threads
 from paceline.engines.forwards import Part, forwards
 from paceline.engines.openvino.cache import BLOCK, PagedCache
 from paceline.engines.openvino.graph import Graphs
-from paceline.engines.openvino.inputs import Stretch
+from paceline.engines.openvino.inputs import Segment
 from paceline.engines.openvino.library import ov
 from paceline.engines.openvino.model import (
     Arithmetic,
@@ -42,11 +42,11 @@ class OpenVinoSequence(Sequence):
         self.blocks: list[int] = []
 
     def _fork(self) -> OpenVinoSequence:
-        twin = self.engine.open()
-        twin.blocks = list(self.blocks)
-        self.engine.cache.blocks.share(twin.blocks)
-        twin.tokens = list(self.tokens)
-        return twin
+        fork = self.engine.open()
+        fork.blocks = list(self.blocks)
+        self.engine.cache.blocks.share(fork.blocks)
+        fork.tokens = list(self.tokens)
+        return fork
 
     def _rewind(self, length: int) -> None:
         self.engine.cache.cut(self.blocks, length)
@@ -91,7 +91,7 @@ class OpenVinoEngine(Engine):
         )
         self.opened = 0
         self._reader, self._ir, self._settings = reader, ir, settings
-        self._facts = self._all_facts(paged, blocks)
+        self._metadata = self._all_metadata(paged, blocks)
         self._graphs: Graphs | None = Graphs(paged.compiled, paged.single, self.cache.tensors)
 
     @classmethod
@@ -208,23 +208,23 @@ class OpenVinoEngine(Engine):
 
     def _forward(self, jobs: AbstractSequence[Job], parts: AbstractSequence[Part]) -> list[Array]:
         """The wanted rows of each part: float32, shape (rows, vocabulary_size)."""
-        logits = self._open_graphs().run([self._stretch(jobs[part.number], part) for part in parts])
+        logits = self._open_graphs().run([self._segment(jobs[part.number], part) for part in parts])
         found, begin = [], 0
         for part in parts:
             found.append(logits[begin : begin + part.rows])
             begin += part.rows
         return found
 
-    def _stretch(self, job: Job, part: Part) -> Stretch:
+    def _segment(self, job: Job, part: Part) -> Segment:
         sequence = job.sequence
         assert isinstance(sequence, OpenVinoSequence)
         start = sequence.length + part.first
         self.cache.own(sequence.blocks, start, start + part.count)
         tokens = job.tokens[part.first : part.first + part.count]
         tree = job.parents if part.first + part.count > job.trunk else None
-        return Stretch(tokens, start, sequence.blocks, part.rows, tree)
+        return Segment(tokens, start, sequence.blocks, part.rows, tree)
 
-    def _all_facts(self, paged: Paged, blocks: int) -> dict[str, Any]:
+    def _all_metadata(self, paged: Paged, blocks: int) -> dict[str, Any]:
         compiled, settings = paged.compiled, self._settings
         return {
             "engine": self.name,
@@ -241,20 +241,23 @@ class OpenVinoEngine(Engine):
             "build": paged.build,
             "openvino_version": ov.__version__.split("-")[0],
             "weights": paged.weights,
-            **self._ir.facts,
+            **self._ir.metadata,
         }
 
     def _numbers(self, paged: Paged) -> str:
         """What the model computes in, in one string: costs hold for this alone."""
         arithmetic = _property(paged.compiled, "INFERENCE_PRECISION_HINT")
-        weights = self._ir.facts.get("weights", paged.weights)
+        weights = self._ir.metadata.get("weights", paged.weights)
         keys, values = paged.layers[0].types
         cache = keys if keys == values else f"{keys}/{values}"
         told = f"{arithmetic}, weights {weights}, cache {cache}"
         return f"{told}, strict" if self._settings["precision"] == "strict" else told
 
-    def facts(self) -> dict[str, Any]:
-        return {**self._facts, "cache_used_bytes": self.cache.blocks.used * self.cache.block_bytes}
+    def metadata(self) -> dict[str, Any]:
+        return {
+            **self._metadata,
+            "cache_used_bytes": self.cache.blocks.used * self.cache.block_bytes,
+        }
 
     def close(self) -> None:
         if self._graphs is not None:

@@ -118,7 +118,7 @@ def _cached(
     identity: Mapping[str, str],
     makers: tuple[str, ...],
     make: Callable[[Path], None],
-    cure: str,
+    hint: str,
     *,
     verify: bool = False,
 ) -> Path:
@@ -136,7 +136,7 @@ def _cached(
         raise ModelError(
             f"There is no whole export of {source} in OpenVINO's form yet, and what makes one is "
             f"missing here: {missing}.",
-            cure,
+            hint,
         )
     with _writable(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -286,14 +286,14 @@ def rounded(array: Any, kind: Any) -> ov.Tensor:
 
 def _begin_and_size(path: Path) -> str:
     """Of a GGUF file, which may have gigabytes: its first megabyte, its size and time."""
-    facts = path.stat()
+    metadata = path.stat()
     with path.open("rb") as file:
         begin = file.read(1 << 20)
     if not begin.startswith(b"GGUF"):
         raise ModelError(
             f"{path} is no GGUF file.", "Name an OpenVINO model's directory, or a GGUF file."
         )
-    return hashlib.sha256(begin + f"{facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()
+    return hashlib.sha256(begin + f"{metadata.st_size} {metadata.st_mtime_ns}".encode()).hexdigest()
 
 
 def _fingerprint(directory: Path) -> str:
@@ -303,8 +303,8 @@ def _fingerprint(directory: Path) -> str:
         if path.suffix in (".json", ".jinja", ".model"):
             digest.update(path.name.encode() + path.read_bytes())
         elif path.suffix in (".safetensors", ".bin"):
-            facts = path.stat()
-            digest.update(f"{path.name} {facts.st_size} {facts.st_mtime_ns}".encode())
+            metadata = path.stat()
+            digest.update(f"{path.name} {metadata.st_size} {metadata.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 

@@ -55,15 +55,15 @@ def convert(path: Path, directory: Path) -> None:
     if not made.is_file():
         raise ModelError(f"OpenVINO GenAI wrote nothing for {path}.", "Use its original directory.")
     model = core().read_model(made)
-    mend(path, model)
+    repair_zero_points(path, model)
     # Weights are read from the file that is about to be replaced: write beside it.
-    mended = directory / "mended.xml"
-    ov.save_model(model, mended, compress_to_fp16=False)
+    repaired = directory / "mended.xml"
+    ov.save_model(model, repaired, compress_to_fp16=False)
     del model
     for left in directory.glob("openvino_*"):  # tokenizers too: we have the file's own
         left.unlink()
     for part in (".xml", ".bin"):
-        mended.with_suffix(part).rename(made.with_suffix(part))
+        repaired.with_suffix(part).rename(made.with_suffix(part))
 
 
 def refuse_what_is_left_out(path: Path) -> None:
@@ -118,7 +118,7 @@ def _head_size(told: Any, family: str) -> int:
     return int(size)
 
 
-def mend(path: Path, model: Any) -> None:
+def repair_zero_points(path: Path, model: Any) -> None:
     """Give every four-bit weight of a model the zero points that the file's minima stand for."""
     minima, left = rows_of(path)
     for subtract in [node for node in model.get_ops() if is_rounded(node)]:

@@ -33,7 +33,7 @@ _ROOM = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Segment:
     """Tokens of one sequence in a forward.
 
     start      how many tokens come before them
@@ -60,7 +60,7 @@ class Inputs:
         self._longest = np.zeros((), np.int32)
         self._put("max_context_len", ov.Tensor(self._longest, shared_memory=True))
 
-    def fill(self, stretches: Sequence[Stretch]) -> int:
+    def fill(self, segments: Sequence[Segment]) -> int:
         """Put a forward's inputs in place. Returns how many rows of logits it gives: those that
         are wanted, or one where none is."""
         tokens: list[int] = []
@@ -68,33 +68,33 @@ class Inputs:
         begins, blocks, block_begins = [0], list[int](), [0]
         rows: list[int] = []
         longest = 0
-        for stretch in stretches:
-            end = stretch.start + len(stretch.tokens)
-            tokens += stretch.tokens
-            positions += _positions(stretch)
+        for segment in segments:
+            end = segment.start + len(segment.tokens)
+            tokens += segment.tokens
+            positions += _positions(segment)
             begins.append(len(tokens))
-            blocks += stretch.blocks[: -(-end // BLOCK)]
+            blocks += segment.blocks[: -(-end // BLOCK)]
             block_begins.append(len(blocks))
-            rows += range(len(tokens) - stretch.rows, len(tokens))
+            rows += range(len(tokens) - segment.rows, len(tokens))
             longest = max(longest, end)
         rows = rows or [len(tokens) - 1]
         self._longest[()] = longest
         self._write("input_ids", tokens)
         self._write("position_ids", positions)
-        self._write("past_lens", [stretch.start for stretch in stretches])
+        self._write("past_lens", [segment.start for segment in segments])
         self._write("subsequence_begins", begins)
         self._write("block_indices", blocks)
         self._write("block_indices_begins", block_begins)
         self._write(ROWS, rows)
-        self._write_trees(stretches)
+        self._write_trees(segments)
         return len(rows)
 
-    def _write_trees(self, stretches: Sequence[Stretch]) -> None:
+    def _write_trees(self, segments: Sequence[Segment]) -> None:
         """Which of a forward's own tokens each one sees, where that isn't all before it."""
         begins, seen = [0], list[Any]()
-        for stretch in stretches:
-            if stretch.parents is not None:
-                seen.append(visible(stretch).ravel())
+        for segment in segments:
+            if segment.parents is not None:
+                seen.append(visible(segment).ravel())
             begins.append(sum(each.size for each in seen))
         self._write("qq_bias_begins", begins)
         self._write("qq_bias", np.concatenate(seen) if seen else ())
@@ -116,26 +116,26 @@ class Inputs:
         self._request.set_input_tensor(self._at[name], tensor)
 
 
-def _positions(stretch: Stretch) -> list[int]:
+def _positions(segment: Segment) -> list[int]:
     """A tree's tokens stand at the place that their path gives them."""
-    if stretch.parents is None:
-        return list(range(stretch.start, stretch.start + len(stretch.tokens)))
-    trunk = len(stretch.tokens) - len(stretch.parents)
-    positions = list(range(stretch.start, stretch.start + trunk))
-    root = stretch.start + trunk - 1
-    for parent in stretch.parents:
+    if segment.parents is None:
+        return list(range(segment.start, segment.start + len(segment.tokens)))
+    trunk = len(segment.tokens) - len(segment.parents)
+    positions = list(range(segment.start, segment.start + trunk))
+    root = segment.start + trunk - 1
+    for parent in segment.parents:
         positions.append(1 + (root if parent < 0 else positions[trunk + parent]))
     return positions
 
 
-def visible(stretch: Stretch) -> Any:
+def visible(segment: Segment) -> Any:
     """uint8, shape (tokens, tokens): 1 where the row's token sees the column's."""
-    assert stretch.parents is not None
-    count = len(stretch.tokens)
-    trunk = count - len(stretch.parents)
+    assert segment.parents is not None
+    count = len(segment.tokens)
+    trunk = count - len(segment.parents)
     seen = np.tri(count, dtype=np.uint8)
     seen[trunk:, trunk:] = 0
-    for index, parent in enumerate(stretch.parents):
+    for index, parent in enumerate(segment.parents):
         if parent >= 0:
             seen[trunk + index, trunk:] = seen[trunk + parent, trunk:]
         seen[trunk + index, trunk + index] = 1

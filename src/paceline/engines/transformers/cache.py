@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 Tensor: TypeAlias = Any
 
-NAME, TRIAL = "paceline", "paceline-trial"
+NAME, SELF_TEST = "paceline", "paceline-trial"
 """What the attention is registered as with transformers. With NAME no masks are built; with TRIAL
 each mask is only its window, which tells the window that a layer really has."""
 
@@ -284,8 +284,8 @@ def _window_alone(*_: Any, local_size: int | None = None, **__: Any) -> Tensor:
 
 
 AttentionInterface.register(NAME, attention)
-AttentionInterface.register(TRIAL, attention)
-AttentionMaskInterface.register(TRIAL, _window_alone)
+AttentionInterface.register(SELF_TEST, attention)
+AttentionMaskInterface.register(SELF_TEST, _window_alone)
 
 
 def _attend(

@@ -20,7 +20,7 @@ from paceline.engines.forwards import Part, forwards
 from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.engines.transformers.cache import Branches, KeyValueCache, Piece, Plan
 from paceline.engines.transformers.load import Loaded, load_model, load_tokenizer, readable
-from paceline.engines.transformers.self_test import Trial, run, try_out
+from paceline.engines.transformers.self_test import SelfTest, run, try_out
 from paceline.engines.transformers.tokenizer import TransformersTokenizer
 from paceline.errors import SettingError, unknown_name
 from paceline.types import Array
@@ -33,11 +33,11 @@ class TransformersSequence(Sequence):
         self.slot = slot
 
     def _fork(self) -> TransformersSequence:
-        twin = self._engine.open()
+        fork = self._engine.open()
         with torch.inference_mode():
-            self._engine.cache.copy(self.slot, twin.slot, self.length)
-        twin.tokens = list(self.tokens)
-        return twin
+            self._engine.cache.copy(self.slot, fork.slot, self.length)
+        fork.tokens = list(self.tokens)
+        return fork
 
     def _rewind(self, length: int) -> None:
         """Nothing to do: what lies behind a sequence's length is overwritten, never read."""
@@ -79,7 +79,7 @@ class TransformersEngine(Engine):
         )
         self.cache = KeyValueCache(max_sequences, context_size)
         self.free_slots = list(reversed(range(max_sequences)))
-        self._trial: Trial = try_out(target, self._model, self.vocabulary_size, loaded.dtype)
+        self._self_test: SelfTest = try_out(target, self._model, self.vocabulary_size, loaded.dtype)
 
     @classmethod
     def load(
@@ -123,7 +123,7 @@ class TransformersEngine(Engine):
     @property
     def windows(self) -> Mapping[int, int]:
         """Most tokens a row sees, by layer; 0: all."""
-        return self._trial.windows
+        return self._self_test.windows
 
     @classmethod
     def load_tokenizer(cls, target: str) -> TokenizerOnly:
@@ -173,12 +173,14 @@ class TransformersEngine(Engine):
                 tree = Branches(base, job.parents)
             pieces.append(Piece(sequence.slot, start, part.count, tree))
             tokens.extend(job.tokens[part.first : part.first + part.count])
-        return run(self._model, Plan(self.cache, pieces, self._trial.windows), tokens, kept(parts))
+        return run(
+            self._model, Plan(self.cache, pieces, self._self_test.windows), tokens, kept(parts)
+        )
 
-    def facts(self) -> dict[str, Any]:
-        capabilities, by_layer = self.capabilities, self._trial.bytes_per_token
+    def metadata(self) -> dict[str, Any]:
+        capabilities, by_layer = self.capabilities, self._self_test.bytes_per_token
         held = capabilities.context_size * capabilities.max_sequences
-        facts = {
+        metadata = {
             "engine": self.name,
             "model": self.model,
             "architecture": type(self._model).__name__,
@@ -186,28 +188,28 @@ class TransformersEngine(Engine):
             "dtype": self._loaded.dtype,
             "dtype_reason": self._loaded.dtype_reason,
             "threads": torch.get_num_threads(),
-            "weights_bytes": self._trial.weights_bytes,
+            "weights_bytes": self._self_test.weights_bytes,
             "cache_bytes": held * sum(by_layer.values()),
             "context_size": capabilities.context_size,
             "max_sequences": capabilities.max_sequences,
             "attention": "ragged batch without padding, torch scaled_dot_product_attention",
-            "weights_first_layers": self._trial.quickened_layers,
-            "self_test_error": self._trial.error,
+            "weights_first_layers": self._self_test.quickened_layers,
+            "self_test_error": self._self_test.error,
             "torch_version": torch.__version__,
             "transformers_version": transformers.__version__,
         }
         if self._loaded.converted:
-            facts["converted_to"] = self._loaded.converted
-        return facts | self._window_facts()
+            metadata["converted_to"] = self._loaded.converted
+        return metadata | self._window_metadata()
 
-    def _window_facts(self) -> dict[str, Any]:
+    def _window_metadata(self) -> dict[str, Any]:
         """What keeping sliding windows whole costs, if the model has any."""
-        windows = {at: size for at, size in self._trial.windows.items() if size}
+        windows = {at: size for at, size in self._self_test.windows.items() if size}
         if not windows:
             return {}
         context, sequences = self.capabilities.context_size, self.capabilities.max_sequences
         extra = sum(
-            max(0, context - window) * self._trial.bytes_per_token[at]
+            max(0, context - window) * self._self_test.bytes_per_token[at]
             for at, window in windows.items()
         )
         return {

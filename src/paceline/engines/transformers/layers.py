@@ -153,11 +153,11 @@ class PartialSequence(Sequence):
         self.followed = len(self.tokens)
 
     def _fork(self) -> PartialSequence:
-        twin = PartialSequence(self._engine)
+        fork = PartialSequence(self._engine)
         with torch.inference_mode():
-            self._engine.target.cache.copy(self.slot, twin.slot, self.length)
-        twin.tokens = list(self.tokens)
-        return twin
+            self._engine.target.cache.copy(self.slot, fork.slot, self.length)
+        fork.tokens = list(self.tokens)
+        return fork
 
     def _rewind(self, length: int) -> None:
         """Nothing to do: what lies behind a sequence's length is overwritten, never read."""
@@ -292,11 +292,11 @@ class PartialEngine(Engine):
         with self.stack.running(self._part):
             return self.target._score(jobs)
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The target's, but for the bytes: a part has none of its own."""
         own = 0 if self.head is None else self.head.bytes
         shared = {"layers": self.setting, "weights_bytes": own, "cache_bytes": 0}
-        return self.target.facts() | shared
+        return self.target.metadata() | shared
 
     def close(self) -> None:
         """Nothing to free: all of it is the target's."""

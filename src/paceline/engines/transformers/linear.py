@@ -31,7 +31,7 @@ def cpu_field(name: str) -> str:
     return found[1].strip() if found else ""
 
 
-def quicken(model: Any) -> int:
+def patch_linear(model: Any) -> int:
     """Let a model's plain float32 layers take few rows weights first, if that is faster on this
     processor. Returns how many layers do."""
     if cpu_field("vendor_id") != "AuthenticAMD" or not torch.backends.mkl.is_available():

@@ -11,7 +11,7 @@ import torch
 
 from paceline.engines.transformers import cache as transformers_cache
 from paceline.engines.transformers.cache import Branches, KeyValueCache, Piece, Plan, Seen, Tensor
-from paceline.engines.transformers.linear import quicken
+from paceline.engines.transformers.linear import patch_linear
 from paceline.engines.transformers.load import first_line
 from paceline.errors import ModelError
 
@@ -21,7 +21,7 @@ isn't in the cache, or a token seen that shouldn't be, gives about 1 or more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SelfTest:
     """What trying a model out has shown.
 
     error              of our logits against the model's own, relative to their spread
@@ -55,7 +55,7 @@ def run(model: Any, plan: Plan, tokens: list[int], rows: int | list[int]) -> Ten
     return logits[0].float()
 
 
-def try_out(target: str, model: Any, vocabulary_size: int, dtype: str) -> Trial:
+def try_out(target: str, model: Any, vocabulary_size: int, dtype: str) -> SelfTest:
     """Score two short texts with rewinding and batching, and as the model does it by itself.
 
     Raises ModelError if they differ by more than rounding, or the model's attention asks for
@@ -68,8 +68,8 @@ def try_out(target: str, model: Any, vocabulary_size: int, dtype: str) -> Trial:
     with torch.inference_mode():
         with attending(model, "eager"):
             theirs = _plain(model, texts)
-        quickened = quicken(model)  # after theirs, so that it is tried out too
-        with attending(model, transformers_cache.TRIAL), blamed_on(target, model):
+        quickened = patch_linear(model)  # after theirs, so that it is tried out too
+        with attending(model, transformers_cache.SELF_TEST), blamed_on(target, model):
             ours = _rewound(model, cache, seen, texts)
         _refuse_unknown(target, model, seen)
     error = float((ours - theirs).norm() / (theirs - theirs.mean(-1, keepdim=True)).norm())
@@ -80,7 +80,7 @@ def try_out(target: str, model: Any, vocabulary_size: int, dtype: str) -> Trial:
             "Use another model, or another dtype.",
         )
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return Trial(error, seen.windows, cache.bytes_per_token(), weights, quickened)
+    return SelfTest(error, seen.windows, cache.bytes_per_token(), weights, quickened)
 
 
 @contextlib.contextmanager

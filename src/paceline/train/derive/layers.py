@@ -157,6 +157,10 @@ def _features(layer: Any) -> Iterator[tuple[str, object]]:
     for name, part in layer.named_modules():
         yield f"{name or 'the layer'}'s type", type(part).__name__
         for setting, value in vars(part).items():
-            plain = value is None or isinstance(value, bool | int | float | str)
-            if plain and not setting.startswith("_") and setting not in ("layer_idx", "training"):
+            baseline = value is None or isinstance(value, bool | int | float | str)
+            if (
+                baseline
+                and not setting.startswith("_")
+                and setting not in ("layer_idx", "training")
+            ):
                 yield f"{name}.{setting}".lstrip("."), value
