@@ -17,7 +17,7 @@ from paceline.engines.base import Engine
 from paceline.engines.load import load
 
 HERE = Path(__file__).parent
-LAP = HERE / "data" / "lap.jsonl"
+SUITE = HERE / "data" / "suite.jsonl"
 RESULTS = HERE / "results"
 
 Timed = Callable[[tuple[int, ...]], tuple[float, tuple[int, ...]]]
@@ -25,8 +25,8 @@ Timed = Callable[[tuple[int, ...]], tuple[float, tuple[int, ...]]]
 
 
 def prompts(categories: Sequence[str] | None = None) -> list[WorkloadPrompt]:
-    """The lap: 14 prompts in 8 categories, or those of some categories."""
-    every = find_workload(str(LAP)).prompts
+    """The prompt suite: 14 prompts in 8 categories, or those of some categories."""
+    every = find_workload(str(SUITE)).prompts
     return [p for p in every if categories is None or p.category in categories]
 
 

@@ -76,7 +76,9 @@ def measured(engine: Engine, tokens: int, until: float) -> dict[str, Any]:
         if monotonic() > until:
             break
         try:
-            part = run_bench(engine, configurations, Workload("lap", (prompt,)), max_tokens=tokens)
+            part = run_bench(
+                engine, configurations, Workload("suite", (prompt,)), max_tokens=tokens
+            )
         except PacelineError as error:
             print(prompt.id, error)
             continue
@@ -118,8 +120,8 @@ def shaped_like_7b(small: Engine, args: argparse.Namespace) -> TransformersEngin
             model = LlamaForCausalLM(config).eval()
         finally:
             torch.set_default_dtype(torch.float32)
-    twin = type(loaded)(model, loaded.tokenizer, args.dtype, "as asked", loaded.device)
-    return TransformersEngine(f"random-llama-{args.layers}x{args.hidden}", twin, 1024, 8)
+    fork = type(loaded)(model, loaded.tokenizer, args.dtype, "as asked", loaded.device)
+    return TransformersEngine(f"random-llama-{args.layers}x{args.hidden}", fork, 1024, 8)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Our drafts inside transformers' generate, beside plain decoding and its own prompt lookup.
+"""Our drafts inside transformers' generate, beside ordinary decoding and its own prompt lookup.
 
 python benchmarks/inside_transformers.py DIRECTORY --tokens 96 --dtype bfloat16
 python benchmarks/inside_transformers.py DIRECTORY --draft lookup --sample --categories edit,rag
@@ -136,7 +136,7 @@ def row(name: str, category: str, number: int, got: dict[str, Any]) -> dict[str,
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Times plain of both, and of ours over theirs, with intervals."""
+    """Speedup of both, and of ours over theirs, with intervals."""
 
     def ratio(base: str, side: str) -> list[float | None] | None:
         pairs = [

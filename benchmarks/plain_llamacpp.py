@@ -1,4 +1,4 @@
-"""Plain decoding: our llama.cpp engine beside llama-cpp-python's own Llama.generate, same build.
+"""Ordinary decoding: our llama.cpp engine beside llama-cpp-python's own Llama.generate, same build.
 
 python benchmarks/plain_llamacpp.py qwen2.5-coder-1.5b --tokens 48
 """

@@ -1,7 +1,7 @@
 """Write a draft of random weights with a target's tokenizer: cheap, and almost never right.
 
 python benchmarks/random_draft.py qwen2.5-coder-1.5b random-draft.gguf
-paceline bench qwen2.5-coder-1.5b -d random-draft.gguf --prompts benchmarks/data/lap.jsonl …
+paceline bench qwen2.5-coder-1.5b -d random-draft.gguf --prompts benchmarks/data/suite.jsonl …
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What our proposer takes of a vLLM step, with eight requests and with one: the lap's prompts.
+"""What our proposer takes of a vLLM step, with eight requests and with one: the prompt suite's
+prompts.
 
     VENV_OF_VLLM/bin/python benchmarks/vllm_proposer_time.py MODEL_DIRECTORY
 

@@ -16,7 +16,7 @@ HEAD = """# Command line
 
 This page is made from `--help` by `make docs`; a test compares them.
 
-Exit codes: 0 done; 1 a check failed or the run was interrupted; 2 a fault you can mend, told in
+Exit codes: 0 done; 1 a check failed or the run was interrupted; 2 a fault you can fix, told in
 one line on stderr. Text and documents go to stdout, figures and progress to stderr.
 """
 

@@ -180,7 +180,7 @@ def test_the_policy_never_sees_a_model_and_the_loop_knows_nothing_of_it() -> Non
     assert "policy" not in ALLOWED["decode"]
 
 
-def test_the_laws_can_fail() -> None:
+def test_the_layer_rules_can_fail() -> None:
     tree = ast.parse("from paceline.engines.base import Engine")
     assert list(imports(tree)) == ["paceline.engines.base.Engine"]
     assert "engines" not in ALLOWED["sampling"]

@@ -1,6 +1,6 @@
 """The same prompts through what users would run instead, beside Paceline; README.md has the set-up.
 
-    python benchmarks/peers/run.py --config peers.json --prompts benchmarks/data/lap.jsonl \\
+    python benchmarks/peers/run.py --config peers.json --prompts benchmarks/data/suite.jsonl \\
         --max-tokens 160 --out benchmarks/results/peers-qwen2.5-coder-1.5b.json
 
 Every worker decodes a prompt before any goes on to the next, one at a time and in random order, so
@@ -38,7 +38,7 @@ from paceline.errors import DataError, PacelineError
 
 WARM_UP = ({"role": "user", "content": "Count from one to ten, twice. Numbers only."},)
 WARM_UP_TOKENS = 24
-SETTLE_S = 1.5
+COOL_DOWN_S = 1.5
 """Pause before each answer: vLLM's processes spin for a second after their last work."""
 
 
@@ -66,7 +66,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--config", required=True, help="which peers (see README.md)")
-    parser.add_argument("--prompts", default=str(HERE.parent / "data" / "lap.jsonl"))
+    parser.add_argument("--prompts", default=str(HERE.parent / "data" / "suite.jsonl"))
     parser.add_argument("--categories", help="only prompts of these, with commas")
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--groups", help="only these groups of the config, with commas")
@@ -216,7 +216,7 @@ class Crew:
             return {**row, "error": self._lost[process], "lost": True}
         worker = self._workers[process]
         others = [other for other in self._workers.values() if other is not worker]
-        sleep(SETTLE_S if others else 0)
+        sleep(COOL_DOWN_S if others else 0)
         idle, began = cpu_seconds(others), monotonic()
         try:
             answer = worker.ask(

@@ -3,7 +3,7 @@
 The page is a real one of vLLM 0.32 (data/vllm-0.32-page.txt), its series given to as many engines
 as it takes. The same page is read in whole by prometheus_client too, which is what this avoids.
 
-    python benchmarks/watch_page.py
+    python benchmarks/watch_metrics.py
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How far apart two engines' next-token distributions are on the same weights: nats a token, on
-the lap.
+the prompt suite.
 
-    python benchmarks/next_token_laws.py MODEL.gguf llamacpp openvino
-    python benchmarks/next_token_laws.py MODEL.gguf openvino:strict openvino
+    python benchmarks/next_token_distributions.py MODEL.gguf llamacpp openvino
+    python benchmarks/next_token_distributions.py MODEL.gguf openvino:strict openvino
 
 The first is held for the truth: KL(first ‖ other), before temperature, at every token of the
 prompts. After a colon an engine may be told the precision to compute in.
