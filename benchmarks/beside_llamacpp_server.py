@@ -20,9 +20,10 @@ from typing import Any
 
 from common import prompts, write
 
-from paceline import Request, StopConditions, create_draft, decode, fixed, load, measured_policy
+from paceline import Request, StopConditions, create_draft, fixed, load, measured_policy
 from paceline.bench.prompts.workload import WorkloadPrompt
 from paceline.bench.stats import Pair, speed_ratio
+from paceline.decode.generate import decode
 from paceline.decode.stats import stats
 from paceline.decode.step import Decoder
 from paceline.engines.load import resolve

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from common import write
 
-from paceline import Request, Sampling, StopConditions, decode
+from paceline import Request, Sampling, StopConditions
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft

@@ -1,7 +1,16 @@
 """Several requests in one loop: each has its own settings, draft limit and random numbers, and gets
 what it would get alone."""
 
-from paceline import Decoder, Request, Sampling, StopConditions, create_draft, decode, fixed, load
+from paceline import (
+    Decoder,
+    Request,
+    Sampling,
+    StopConditions,
+    create_draft,
+    fixed,
+    generate_batch,
+    load,
+)
 from paceline.verify.block import BlockVerifier
 
 target = load("smollm2-135m", max_sequences=3)
@@ -17,6 +26,6 @@ requests = [
     for number, question in enumerate(questions)
 ]
 decoder = Decoder(target, {draft.name: draft}, BlockVerifier(), fixed(draft.name, 3))
-for question, answer in zip(questions, decode(decoder, requests), strict=True):
+for question, answer in zip(questions, generate_batch(decoder, requests), strict=True):
     print(f"{question} -> {answer.text!r}")
     print(f"  {answer.summary}")

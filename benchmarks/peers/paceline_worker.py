@@ -14,7 +14,8 @@ from typing import Any
 from worker import Answer, Ask, Message, serve, without_end
 
 import paceline
-from paceline import Request, StopConditions, create_draft, decode, fixed, load, measured_policy
+from paceline import Request, StopConditions, create_draft, fixed, load, measured_policy
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.verify.chain import ChainVerifier
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline import Request, Sampling, StopConditions, decode, fixed
+from paceline import Request, Sampling, StopConditions, fixed
 from paceline.bench import stats
 from paceline.bench.local import divergence as divergence_module
 from paceline.bench.local.check import check_bookkeeping
 from paceline.bench.local.divergence import block_margins, explain, first_difference
 from paceline.bench.stats import Pair, speed_ratio
-from paceline.decode.generate import Generation
+from paceline.decode.generate import Generation, decode
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.engines.base import Job

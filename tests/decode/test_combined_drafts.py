@@ -9,7 +9,8 @@ import pytest
 import test_equality
 from test_equality import SETTINGS, assert_same, run, target
 
-from paceline import Request, Sampling, StopConditions, decode, fixed
+from paceline import Request, Sampling, StopConditions, fixed
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts import calibrate
 from paceline.drafts.base import Draft

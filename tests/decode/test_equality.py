@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from paceline import Request, Sampling, StopConditions, decode, fixed, generate
-from paceline.decode.generate import Generation
+from paceline import Request, Sampling, StopConditions, fixed, generate
+from paceline.decode.generate import Generation, decode
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context, Draft
 from paceline.drafts.lookup import LookupDraft

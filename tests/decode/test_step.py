@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from paceline import Request, Sampling, StopConditions, decode, fixed, generate
+from paceline import Request, Sampling, StopConditions, fixed, generate
+from paceline.decode.generate import decode
 from paceline.decode.stats import one_line, stats
 from paceline.decode.step import Decoder, first_branch
 from paceline.drafts.base import Draft

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline import Request, Sampling, StopConditions, decode, fixed
-from paceline.decode.generate import Generation
+from paceline import Request, Sampling, StopConditions, fixed
+from paceline.decode.generate import Generation, decode
 from paceline.decode.step import Decoder
 from paceline.drafts import calibrate
 from paceline.drafts.base import Draft, VerifiedRound

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline import Request, Sampling, StopConditions, create_draft, decode, fixed, generate
+from paceline import Request, Sampling, StopConditions, create_draft, fixed, generate
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context
 from paceline.drafts.early_exit import EarlyExitDraft, Setting, read_setting, write_setting

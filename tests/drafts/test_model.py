@@ -8,7 +8,8 @@ import logging
 import numpy as np
 import pytest
 
-from paceline import Request, Sampling, StopConditions, decode, fixed, generate
+from paceline import Request, Sampling, StopConditions, fixed, generate
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context
 from paceline.drafts.model import ModelDraft

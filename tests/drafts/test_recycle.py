@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline import Request, Sampling, StopConditions, decode, fixed, generate
+from paceline import Request, Sampling, StopConditions, fixed, generate
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts import recycle
 from paceline.drafts.base import Context, VerifiedRound

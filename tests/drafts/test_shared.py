@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from pieces import model
 
-from paceline import Request, Sampling, StopConditions, decode, fixed, generate
+from paceline import Request, Sampling, StopConditions, fixed, generate
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context, Draft
 from paceline.drafts.combine import CascadeDraft

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline import Request, Sampling, StopConditions, decode, fixed, generate
+from paceline import Request, Sampling, StopConditions, fixed, generate
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context
 from paceline.drafts.create import create_draft

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline import Request, StopConditions, decode
-from paceline.decode.generate import Generation
+from paceline import Request, StopConditions
+from paceline.decode.generate import Generation, decode
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft

@@ -17,7 +17,8 @@ from policies import (
     target,
 )
 
-from paceline import Request, Sampling, StopConditions, decode, fixed
+from paceline import Request, Sampling, StopConditions, fixed
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft

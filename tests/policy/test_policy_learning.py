@@ -21,7 +21,8 @@ from policies import (
     trace,
 )
 
-from paceline import Request, StopConditions, decode
+from paceline import Request, StopConditions
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.tree import TreeDraft

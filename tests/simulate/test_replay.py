@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from paceline import Request, StopConditions, decode, fixed
+from paceline import Request, StopConditions, fixed
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
-from paceline.decode.generate import Generation
+from paceline.decode.generate import Generation, decode
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context, Draft
 from paceline.drafts.combine import FirstDraft

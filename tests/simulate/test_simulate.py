@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from paceline import Request, Sampling, StopConditions, decode, fixed
+from paceline import Request, Sampling, StopConditions, fixed
+from paceline.decode.generate import decode
 from paceline.decode.stats import stats
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline import Request, StopConditions, decode, fixed
+from paceline import Request, StopConditions, fixed
+from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft, Store
 from paceline.drafts.model import ModelDraft
