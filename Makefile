@@ -18,7 +18,7 @@ demo: $(VENV)/demo-ready
 test: $(VENV)/test-ready lint
 	$(BIN)/pip install --quiet --no-deps --force-reinstall .
 	$(BIN)/paceline models pull smollm2-135m
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
 # What `paceline export` writes, against the engines themselves: long, and outside CI.
 test-engines: $(VENV)/test-ready

@@ -123,7 +123,7 @@ def _processes(
         raise SettingError(f"eager is set for {entry['peer']}.", "It is for vLLM: leave it out.")
     if "baseline" not in modes:
         raise SettingError(
-            f"{entry['peer']} has no plain mode in the group {group!r}.",
+            f"{entry['peer']} has no baseline mode in the group {group!r}.",
             "Add it: the other modes are set beside it.",
         )
     if any("draft" in mode for mode in modes) and "draft" not in entry:

@@ -1,7 +1,7 @@
 """The Markdown table of one or more peer runs: python benchmarks/peers/table.py RESULT.json…
 
-A cell is milliseconds per token and, in brackets, times the peer's own plain; ▼ marks what was
-slower than plain.
+A cell is milliseconds per token and, in brackets, times the peer's own baseline; ▼ marks what was
+slower than the baseline.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def markdown(documents: Sequence[Mapping[str, Any]]) -> str:
             for category in side["by_category"]
         )
     ]
-    heads = ["peer", "mode", *categories, "drafted, accepted", "texts as plain", "all [95 %]"]
+    heads = ["peer", "mode", *categories, "drafted, accepted", "texts as baseline", "all [95 %]"]
     lines = [_line(heads), _line(["---"] * len(heads))]
     for group in groups:
         name = {peer: _peer(peer, group, groups) for peer in _peers(group)}

@@ -1,4 +1,4 @@
-"""transformers' generate: plain, prompt lookup, assistant model. One process, one loaded model.
+"""transformers' generate: baseline, prompt lookup, assistant model. One process, one loaded model.
 
 Two calls a prompt, for one token and for all: decoding is what the second takes longer. Streaming
 wouldn't tell: an assisted call drafts before it has read the prompt, and its first round may give

@@ -1,4 +1,4 @@
-"""vLLM's offline engine on the CPU: plain, ngram, draft model, our proposer. One process a mode.
+"""vLLM's offline engine on the CPU: baseline, ngram, draft model, our proposer. One process a mode.
 
 Its own timestamps of the first and the last token; the prefill step emits one token.
 """

@@ -59,7 +59,7 @@ def run_peers(monkeypatch, tmp_path, texts, *options, **changes):
     )
     command = ["run.py", "--config", settings, "--prompts", prompts, "--out", out, *options]
     monkeypatch.setattr(sys, "argv", [*map(str, command)])
-    monkeypatch.setattr(run, "SETTLE_S", 0)
+    monkeypatch.setattr(run, "COOL_DOWN_S", 0)
     return run.main(), out
 
 
@@ -282,7 +282,7 @@ def test_ratios_are_of_sums_and_slowdowns_are_marked():
     assert ngram["texts_as_baseline"] == 1
     assert ngram["drafted"] is None  # one row has no count: not measured, rather than 4
     text = markdown([{"groups": [group]}])
-    assert "| fake | plain | 100 | - | - | 100 |" in text
+    assert "| fake | baseline | 100 | - | - | 100 |" in text
     assert "| fake | ngram | 133 (0.75 ▼) | - | 1 of 2 | 133 (0.75 ▼ [" in text
 
 
@@ -332,7 +332,7 @@ def test_differing_prompts_counts_and_busy_waiting_are_told():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"modes": ["ngram"]}, "has no plain mode"),
+        ({"modes": ["ngram"]}, "has no baseline mode"),
         ({"modes": ["baseline", "tree"]}, "'tree'"),
         ({"worker": "lama"}, "'lama'"),
         ({"thread": 2}, "'thread'"),
