@@ -1,4 +1,4 @@
-"""Paceline: baseline, and the default policy (`-n auto`) with lookup or lookup and a model on offer.
+"""Paceline: baseline, and the default policy (`-n auto`) with lookup or lookup and a model.
 
 One process, one loaded model. What its first round takes is the prefill; a draft that reads the
 prompt does so later, in decode time.
