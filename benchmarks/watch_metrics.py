@@ -19,10 +19,10 @@ from common import HERE, write
 
 from paceline.monitor.counters import Counters
 from paceline.monitor.dialects import WANTED
-from paceline.monitor.lines import block
-from paceline.monitor.prometheus import parse_metrics
+from paceline.monitor.scrape import parse_metrics
+from paceline.monitor.text import block
 from paceline.monitor.verdict import judge
-from paceline.monitor.window import Scrape, reading_of, window_of
+from paceline.monitor.window import Scrape, scrape_of, window_of
 from paceline.plan.document import Draft, Expected, Measured, PlanDocument, Target
 
 PAGE = HERE / "data" / "vllm-0.32-page.txt"
@@ -75,7 +75,7 @@ def page_of(least: int) -> tuple[str, int]:
 
 def scrapes(text: str) -> list[Scrape]:
     """Twelve that went before, each with a twelfth of what the page counts."""
-    last = reading_of([parse_metrics(text, WANTED)], 60.0, 60.0)
+    last = scrape_of([parse_metrics(text, WANTED)], 60.0, 60.0)
     return [
         replace(
             last, at_s=5.0 * n, clock_s=5.0 * n, counters=scaled(last.counters, n / 12), series={}
@@ -99,7 +99,7 @@ def scaled(counters: Counters, share: float) -> Counters:
 
 def judged(text: str, earlier: list[Scrape]) -> str:
     """What the watch does when the last page of a window arrives."""
-    scrape = reading_of([parse_metrics(text, WANTED)], 60.0, 60.0)
+    scrape = scrape_of([parse_metrics(text, WANTED)], 60.0, 60.0)
     window = window_of([*earlier, scrape])
     baseline = replace(window, total=replace(window.total, drafted=None, accepted=None))
     return block(window, judge(window, plan=PLAN, baseline=[baseline]))

@@ -36,9 +36,9 @@ import httpx
 from common import prompts, write
 
 from paceline.bench.stats import Pair, speed_ratio
-from paceline.monitor.lines import block
 from paceline.monitor.spread import Interval
-from paceline.monitor.verdict import UNKNOWN, Verdict, judge, state_of
+from paceline.monitor.text import block
+from paceline.monitor.verdict import UNKNOWN, WatchVerdict, judge, state_of
 from paceline.monitor.watch import Source, watch
 from paceline.monitor.window import Window
 
@@ -138,7 +138,7 @@ def set_up(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def windows(
     args: argparse.Namespace, on: str, off: str, stop: threading.Event
-) -> Iterator[tuple[float, float, Window, Verdict]]:
+) -> Iterator[tuple[float, float, Window, WatchVerdict]]:
     """Each with the times between which it was counted."""
     source, control = Source((f"{on}/metrics",)), Source((f"{off}/metrics",))
     count, began = 0, time.monotonic()
@@ -148,8 +148,8 @@ def windows(
         if isinstance(seen, str):
             print(seen, file=sys.stderr)
             continue
-        assert seen.baseline is not None
-        verdict = judge(seen.window, baseline=[seen.baseline], together=True)
+        assert seen.control is not None
+        verdict = judge(seen.window, baseline=[seen.control], together=True)
         print(block(seen.window, verdict), flush=True)
         ended = time.monotonic()
         yield began, ended, seen.window, verdict
@@ -159,7 +159,7 @@ def windows(
 
 
 def compared(
-    name: str, done: Sequence[tuple[float, float, Window, Verdict]], asked: Sequence[Asked]
+    name: str, done: Sequence[tuple[float, float, Window, WatchVerdict]], asked: Sequence[Asked]
 ) -> dict[str, Any]:
     truth = told(asked)
     rows = []

@@ -49,7 +49,7 @@ ALLOWED = {
         "bench",
         "monitor",
     },
-    "monitor": {"errors", "types", "plan.document"},
+    "monitor": {"errors", "types", "storage", "plan.document"},
     "inspect": {"errors"},
     "export": {"errors", "plan.document", "inspect"},
     "integrations": {

@@ -14,7 +14,7 @@ pytest.importorskip("prometheus_client")
 
 from paceline.bench.stats import Pair
 from paceline.monitor.counters import Counters
-from paceline.monitor.verdict import Verdict
+from paceline.monitor.verdict import WatchVerdict
 from paceline.monitor.window import Window
 
 
@@ -31,7 +31,7 @@ def compared(module: Any, name: str, verdicts: list[str], ratio: float) -> dict[
     """The client measured `ratio` speedup."""
     asked = [module.Asked(i, Pair(ratio * (1 + i % 3 / 50), 50, 1.0, 50)) for i in range(30)]
     empty = Window(0.0, 60.0, Counters("vLLM"), ())
-    done = [(0.0, 100.0, empty, Verdict(state, ())) for state in verdicts]
+    done = [(0.0, 100.0, empty, WatchVerdict(state, ())) for state in verdicts]
     found: dict[str, Any] = module.compared(name, done, asked)
     return found
 

@@ -14,17 +14,14 @@ from paceline.errors import EndpointError, SettingError
 from paceline.monitor.counters import (
     Counters,
     Series,
+    ServerMetrics,
     between,
-    dialect_of,
-    fell,
-    load_of,
     read_counters,
+    reset_reason,
     restarted,
-    says,
-    series_of,
 )
-from paceline.monitor.dialects import WANTED
-from paceline.monitor.prometheus import Metrics, parse_metrics, scrape
+from paceline.monitor.dialects import WANTED, dialect_named, dialect_of
+from paceline.monitor.scrape import Metrics, parse_metrics, scrape
 
 PAGES = Path(__file__).parent / "metrics"
 
@@ -35,6 +32,10 @@ def metrics(name: str) -> Metrics:
 
 def counters(name: str) -> Counters:
     return read_counters(metrics(name))
+
+
+def series_of(found: Metrics) -> Series:
+    return ServerMetrics(found).series()
 
 
 # Each server's own way of counting.
@@ -149,8 +150,8 @@ def test_accepted_shares_are_of_drafted_rounds_also_where_drafts_differ_in_lengt
 
 def test_every_server_says_what_it_counts() -> None:
     for name in ("vllm-0.32-plain", "llamacpp-ngram-simple", "sglang-made-up"):
-        assert says(counters(name).server)
-    assert says(None) == ()
+        assert dialect_named(counters(name).server).says
+    assert dialect_named(None).says == ()
 
 
 def test_vllm_tells_all_rounds_by_its_intervals() -> None:
@@ -217,7 +218,7 @@ def test_sglang_shares_an_interval_among_its_tokens() -> None:
     )
     metrics = parse_metrics(text, WANTED)
     assert read_counters(metrics).s_per_token == pytest.approx(0.03)
-    assert load_of(metrics) == (4, None)
+    assert ServerMetrics(metrics).load() == (4, None)
 
 
 def test_tensorrt_llm_counts_answers_by_their_decode_times() -> None:
@@ -254,9 +255,9 @@ def test_a_worker_that_began_anew_is_seen_though_the_sum_grew() -> None:
 
     before, after = metrics(30, 40), metrics(90, 1)
     assert between(read_counters(before), read_counters(after)) is not None
-    reason = fell(series_of(before), series_of(after))
+    reason = reset_reason(series_of(before), series_of(after))
     assert reason == ("vllm:generation_tokens_total (engine 0, worker_id 2) went back from 40 to 1")
-    assert fell(series_of(before), series_of(metrics(30, 40))) is None
+    assert reset_reason(series_of(before), series_of(metrics(30, 40))) is None
 
 
 def test_a_process_that_started_anew_and_a_counter_that_vanished_are_named() -> None:
@@ -264,8 +265,10 @@ def test_a_process_that_started_anew_and_a_counter_that_vanished_are_named() -> 
         return series_of(parse_metrics(text, WANTED))
 
     old = "process_start_time_seconds 5\nvllm:generation_tokens_total 3\n"
-    assert "started anew" in str(fell(series(old), series(old.replace("5", "6"))))
-    assert "is gone" in str(fell(series(old), series("process_start_time_seconds 5\nvllm:x 1\n")))
+    assert "restarted" in str(reset_reason(series(old), series(old.replace("5", "6"))))
+    assert "is gone" in str(
+        reset_reason(series(old), series("process_start_time_seconds 5\nvllm:x 1\n"))
+    )
 
 
 def test_what_is_no_number_counts_nothing() -> None:
@@ -273,7 +276,7 @@ def test_what_is_no_number_counts_nothing() -> None:
         "vllm:generation_tokens_total NaN\nvllm:num_requests_running +Inf\n", WANTED
     )
     assert read_counters(metrics).generated is None
-    assert load_of(metrics) == (None, None)
+    assert ServerMetrics(metrics).load() == (None, None)
     assert series_of(metrics) == {}
 
 
@@ -282,7 +285,7 @@ def test_gauges_may_fall() -> None:
         text = f"vllm:generation_tokens_total 3\nvllm:num_requests_running {value}\n"
         return series_of(parse_metrics(text, WANTED))
 
-    assert fell(series(4), series(1)) is None
+    assert reset_reason(series(4), series(1)) is None
 
 
 def test_counters_of_files_from_before_these_counts_are_read() -> None:

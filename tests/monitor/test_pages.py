@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.monitor.dialects import WANTED
-from paceline.monitor.prometheus import Metrics, Sample, cut_off, parse_metrics
+from paceline.monitor.scrape import Metrics, Sample, cut_off, parse_metrics
 
 PAGES = sorted((Path(__file__).parent / "metrics").glob("*.txt"))
 

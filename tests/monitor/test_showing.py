@@ -19,10 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
 from paceline.monitor.exporter import GAUGES, Exporter
-from paceline.monitor.lines import block, document, warning
-from paceline.monitor.recorded import Recorded, read_windows
+from paceline.monitor.text import block, document, warning
 from paceline.monitor.verdict import STATES, judge
-from paceline.monitor.window import Window
+from paceline.monitor.window import Window, WindowFileHeader, read_windows
 
 
 def test_a_block_says_it_all_within_80_columns() -> None:
@@ -59,7 +58,7 @@ def test_what_is_not_known_is_not_shown_as_0() -> None:
     assert "ms a token" not in text
     told = document(bare, judge(bare))
     assert told["acceptance_rate"] is None
-    assert told["ms_per_token"] is None
+    assert told["seconds_per_token"] is None
     json.dumps(told)
 
 
@@ -81,7 +80,7 @@ def test_a_document_holds_the_verdict_and_its_numbers() -> None:
     told = json.loads(json.dumps(document(one, judge(one, baseline=[baseline]))))
     assert told["verdict"]["state"] == "paying"
     assert told["verdict"]["speedup"]["low"] > 1
-    assert told["baseline_ms_per_token"] == pytest.approx(1e3 * baseline.time.ratio)
+    assert told["baseline_seconds_per_token"] == pytest.approx(baseline.time.ratio)
     assert told["tokens_per_round"] == pytest.approx(one.total.tokens_per_round)
 
 
@@ -94,8 +93,8 @@ def test_warnings_wrap() -> None:
 
 def test_recorded_windows_are_read_back(tmp_path: Path) -> None:
     path, baseline = tmp_path / "off.jsonl", window(4, drafts=False)
-    whose = Recorded(("http://a/metrics",), "vLLM", ("m",), {"engine": "0"})
-    rows = [whose.header(), baseline.as_json(), baseline.as_json()]
+    whose = WindowFileHeader(("http://a/metrics",), "vLLM", ("m",), {"engine": "0"})
+    rows = [whose.as_json(), baseline.as_json(), baseline.as_json()]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     told, (first, second) = read_windows(path)
     assert told == whose
@@ -103,7 +102,7 @@ def test_recorded_windows_are_read_back(tmp_path: Path) -> None:
     assert judge(window(3, cost=1.4), baseline=[first, second]).state == "paying"
 
 
-HEADER = json.dumps(Recorded(("a",), "vLLM").header()) + "\n"
+HEADER = json.dumps(WindowFileHeader(("a",), "vLLM").as_json()) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -113,12 +112,12 @@ HEADER = json.dumps(Recorded(("a",), "vLLM").header()) + "\n"
         ("{}\n", "is not a file of recorded windows"),
         ("hello\n", "is not a file of recorded windows"),
         ('{"kind":"paceline watch windows","version":9}\n', "of version 9"),
-        ('{"kind":"paceline watch windows","version":1}\n', "doesn't say whose"),
+        ('{"kind":"paceline watch windows","version":2}\n', "doesn't say whose"),
         (HEADER.replace('["a"]', "[1]"), "doesn't say whose"),
         (HEADER, "holds no window yet"),
-        (HEADER + '{"a":1}\n', "line 2 is no window"),
-        (HEADER + "[]\n", "line 2 is no window"),
-        (HEADER + "[" * 100_000 + "\n", "line 2 is no window"),
+        (HEADER + '{"a":1}\n', "line 2 is not a window"),
+        (HEADER + "[]\n", "line 2 is not a window"),
+        (HEADER + "[" * 100_000 + "\n", "line 2 is not a window"),
         ("[" * 100_000 + "\n", "is not a file of recorded windows"),
     ],
 )
@@ -156,7 +155,7 @@ def test_windows_with_what_is_no_number_are_refused(
     inner[place[-1]] = value
     path = tmp_path / "x.jsonl"
     path.write_text(f"{HEADER}{json.dumps(row)}\n", encoding="utf-8")
-    with pytest.raises(DataError, match="line 2 is no window"):
+    with pytest.raises(DataError, match="line 2 is not a window"):
         read_windows(path)
 
 

@@ -7,15 +7,22 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from made_up_windows import window
 
-from paceline.monitor.advice import Cost, advice, what_limits_give
 from paceline.monitor.counters import Counters
 from paceline.monitor.spread import Interval, Sums, of_quotient, of_ratio, t
-from paceline.monitor.verdict import exit_code, judge, state_of
-from paceline.monitor.window import Window, window_from_json
+from paceline.monitor.verdict import (
+    RoundCost,
+    advice,
+    exit_code,
+    judge,
+    speedup_by_limit,
+    state_of,
+)
+from paceline.monitor.window import Window
 from paceline.plan.document import (
     Draft,
     Expected,
@@ -69,7 +76,7 @@ def test_what_a_drafted_round_takes_comes_out_of_the_times() -> None:
         window(0, cost=1.6, spread=0, undrafted=0.5, seconds=300),
         baseline=[window(1, drafts=False, spread=0, seconds=300)],
     )
-    assert "takes 1.6" in found.why[1]
+    assert "takes as long as 1.6" in found.why[1]
 
 
 def test_an_even_stream_is_called_losing_in_at_most_five_windows_of_a_hundred() -> None:
@@ -112,7 +119,7 @@ def test_tokens_that_came_at_few_readings_are_never_judged() -> None:
     bunched = replace(one, parts=(one.total, *[Counters("vLLM", timed_s=0, timed_tokens=0)] * 11))
     found = judge(bunched, baseline=[window(1, drafts=False)])
     assert found.state == "unknown"
-    assert "came at 1 of 12 readings" in found.why[0]
+    assert "came at 1 of 12 scrapes" in found.why[0]
 
 
 def test_another_load_is_no_comparison() -> None:
@@ -158,7 +165,7 @@ def idle_drafts(one: Window, value: float | None) -> Window:
 
 
 @pytest.mark.parametrize(
-    ("value", "fact"), [(0.0, "No token was drafted"), (None, "The page counts no drafts")]
+    ("value", "fact"), [(0.0, "No token was drafted"), (None, "The server counts no drafts")]
 )
 def test_a_server_that_drafts_nothing_is_not_breaking_even(value: float | None, fact: str) -> None:
     """As fast as its twin, for its drafts are off."""
@@ -193,7 +200,7 @@ def test_the_load_of_several_workers_is_of_one() -> None:
     assert replace(four, workers=1).load == 4
     gauge = Window(0.0, 60.0, Counters("SGLang"), (), running=8.0, waiting=None, workers=4)
     assert gauge.load == 2
-    assert window_from_json(json.loads(json.dumps(four.as_json()))).workers == 4
+    assert msgspec.convert(json.loads(json.dumps(four.as_json())), Window).workers == 4
 
 
 # By a plan.
@@ -233,7 +240,7 @@ def test_a_gain_at_an_unknown_load_is_unknown() -> None:
     assert bare.load is None
     found = judge(bare, plan=plan(1.5))
     assert found.state == "unknown"
-    assert "No load is told" in found.why[1]
+    assert "No load is counted" in found.why[1]
     assert judge(bare, plan=plan(3.5)).state == "losing"
 
 
@@ -250,7 +257,7 @@ def test_rounds_that_came_at_one_reading_are_never_judged_by_a_plan() -> None:
     one = bunched(window(0), 70.0, 230.0)
     found = judge(one, plan=plan(1.5))
     assert found.state == "unknown"
-    assert "Drafted rounds came at 1 of 12 readings" in found.why[0]
+    assert "Drafted rounds came at 1 of 12 scrapes" in found.why[0]
     assert "an answer when it ends" not in found.why[0]
     assert not any("position" in note for note in found.notes)
     ended = replace(one, total=replace(one.total, server="llama.cpp"))
@@ -349,12 +356,12 @@ def test_a_lower_limit_is_named_where_it_would_have_paid() -> None:
         accepted_by_position=(70.0, 0.0, 0.0, 0.0),
     )
     some = replace(one, total=total)
-    gains = what_limits_give(some, Cost(2.0, 4.0))
+    gains = speedup_by_limit(some, RoundCost(2.0, 4.0))
     assert gains == pytest.approx({0: 1.0, 1: 1.7 / 1.25, 2: 1.7 / 1.5, 3: 1.7 / 1.75, 4: 0.85})
-    told = advice(some, "losing", Cost(2.0, 4.0))
+    told = advice(some, "losing", RoundCost(2.0, 4.0))
     assert told is not None
     assert '"num_speculative_tokens": 1' in told
-    assert "limit of 1 would have given 1.36" in told
+    assert "limit of 1 would have given a speedup of 1.36" in told
 
 
 def test_rounds_without_a_draft_weigh_in() -> None:
@@ -366,7 +373,7 @@ def test_rounds_without_a_draft_weigh_in() -> None:
         rounds=100.0,
         accepted_by_position=(50.0, 50.0, 50.0, 50.0),
     )
-    gains = what_limits_give(replace(one, total=total), Cost(3.0, 4.0))
+    gains = speedup_by_limit(replace(one, total=total), RoundCost(3.0, 4.0))
     assert gains[4] == pytest.approx((1 + 5) / (1 + 3))
 
 
@@ -382,15 +389,15 @@ def test_rounds_without_a_draft_weigh_in() -> None:
 def test_every_engine_is_told_in_its_own_words(server: str, off: str) -> None:
     one = window(0, acceptance=0.05)
     there = replace(one, total=replace(one.total, server=server))
-    assert off in str(advice(there, "losing", Cost(2.0, 4.0)))
+    assert off in str(advice(there, "losing", RoundCost(2.0, 4.0)))
 
 
 def test_no_limit_is_named_where_positions_are_not_counted() -> None:
     one = window(0)
     there = replace(one, total=replace(one.total, accepted_by_position=()))
-    told = str(advice(there, "losing", Cost(4.0, 4.0)))
+    told = str(advice(there, "losing", RoundCost(4.0, 4.0)))
     assert told.startswith("Start it without --speculative-config, or try a lower limit")
-    assert advice(there, "paying", Cost(1.1, 4.0)) is None
+    assert advice(there, "paying", RoundCost(1.1, 4.0)) is None
 
 
 def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
@@ -433,7 +440,7 @@ def test_students_t() -> None:
 
 def test_a_window_survives_json() -> None:
     one = window(0, drafts=False)
-    again = window_from_json(json.loads(json.dumps(one.as_json())))
+    again = msgspec.convert(json.loads(json.dumps(one.as_json())), Window)
     assert again.total == one.total
     assert again.time == one.time
     assert isinstance(again, Window)

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))
 from fake_server import FakeServer, serving
 
 from paceline.errors import EndpointError, SettingError
-from paceline.monitor.watch import Seen, Source, Watched, find_metrics, watch
+from paceline.monitor.watch import Source, Watched, WatchedWindow, find_metrics, watch
 from paceline.monitor.window import Window
 
 NAMES = {
@@ -58,7 +58,7 @@ class Pages:
 
 def windows(
     pages: Pages, most: int = 1, *, control: str | None = None, **how: Any
-) -> tuple[list[Window], list[str], list[Seen]]:
+) -> tuple[list[Window], list[str], list[WatchedWindow]]:
     with serving(metrics=pages) as server:
         source = Source((f"{server.url}/metrics",), **how)
         other = None if control is None else Source((control,))
@@ -92,7 +92,7 @@ def test_a_new_process_is_said() -> None:
     changed = {n: lambda text: text.replace("seconds 5", "seconds 6") for n in range(4, 99)}
     (window,), told, _ = windows(Pages(changed))
     assert told == [
-        "Counts can't be compared: the server's process started anew. The window is dropped."
+        "Counts can't be compared: the server's process restarted. The window is dropped."
     ]
     assert window.tokens == 30 * len(window.parts)
 
@@ -100,7 +100,7 @@ def test_a_new_process_is_said() -> None:
 def test_a_page_cut_off_is_left_out_and_the_window_goes_on() -> None:
     (window,), told, _ = windows(Pages({3: lambda text: text[:-3]}))
     [sentence] = told
-    assert "is cut off: its last line doesn't end. That reading is left out." in sentence
+    assert "is cut off: its last line doesn't end. That scrape is left out." in sentence
     assert window.tokens == 30 * (len(window.parts) + 1)
 
 
@@ -185,9 +185,9 @@ def test_a_body_shorter_than_promised_is_cut_off() -> None:
 def test_a_twin_is_read_at_the_same_moments() -> None:
     with serving(metrics=Pages()) as control:
         (window,), _, [seen] = windows(Pages(), control=f"{control.url}/metrics")
-    assert seen.baseline is not None
-    assert len(seen.baseline.parts) == len(window.parts)
-    assert seen.baseline.seconds == pytest.approx(window.seconds, rel=0.3)
+    assert seen.control is not None
+    assert len(seen.control.parts) == len(window.parts)
+    assert seen.control.seconds == pytest.approx(window.seconds, rel=0.3)
 
 
 def test_workers_with_a_page_each_add_up() -> None:

@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _stop_as_interrupt() -> None:
     """Let a polite kill be what Ctrl-C is: what was measured is written first."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""How each server names what it counts, and what the numbers are."""
+"""How each server names its counters, what the numbers mean, and which settings change drafts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from paceline.monitor.prometheus import Metrics
+import msgspec
+
+from paceline.monitor.scrape import Metrics
 
 Names = tuple[str, ...]
-"""Of one counter: what it is called, and what other versions call it."""
+"""Of one counter: its name, and its names in other versions."""
 
 SUMS = (
     "drafts",
@@ -23,11 +26,12 @@ SUMS = (
     "engine_steps",
 )
 """What a dialect names, and `Counters` holds."""
+BY_POSITION = ("drafted_by_position", "accepted_by_position")
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One server's names. An empty tuple: it doesn't count that.
+    """One server's names, as `tables/dialects.json` has them. An empty tuple: not counted.
 
     prefixes      how its names begin
     drafts        rounds (of one sequence) that verified a drafted token, and no others
@@ -42,15 +46,19 @@ class Dialect:
     engine_steps  forwards of the whole batch
     busy          gauge: mean of sequences in a forward since the start, over `engine_steps`
     running, waiting   gauges: requests at work, and in the queue
+    position      the label that holds a position
     recent        gauges of the server's last interval, by our names: no sums, so never subtracted
-    at_the_end    whether an answer is counted when it ends: then few readings may find any
-    says          what these numbers are, a sentence each
+    at_the_end    whether an answer is counted when it ends: then few scrapes may find any
+    says          what these numbers mean, a sentence each
     turn_on       how its counters of drafts are turned on
+    turn_off      how drafts are turned off
+    lower_limit   the setting of a lower limit `{k}`; None without counts by position
+    limit_by_load     the setting that limits drafts by load
     """
 
     server: str
     prefixes: Names
-    says: tuple[str, ...]
+    says: tuple[str, ...] = ()
     drafts: Names = ()
     steps: Names = ()
     drafted: Names = ()
@@ -70,6 +78,9 @@ class Dialect:
     recent: Mapping[str, str] = field(default_factory=dict)
     at_the_end: bool = False
     turn_on: str = ""
+    turn_off: str = ""
+    lower_limit: str | None = None
+    limit_by_load: str | None = None
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -79,127 +90,22 @@ class Dialect:
     @property
     def counters(self) -> frozenset[str]:
         """Those of them that never fall while the server runs."""
-        return frozenset().union(
-            *(
-                getattr(self, name)
-                for name in (*SUMS, "drafted_by_position", "accepted_by_position")
-            )
-        )
+        return frozenset().union(*(getattr(self, name) for name in (*SUMS, *BY_POSITION)))
 
 
-VLLM = Dialect(
-    server="vLLM",
-    prefixes=("vllm:",),
-    drafts=("vllm:spec_decode_num_drafts_total",),
-    drafted=("vllm:spec_decode_num_draft_tokens_total",),
-    accepted=("vllm:spec_decode_num_accepted_tokens_total",),
-    accepted_by_position=("vllm:spec_decode_num_accepted_tokens_per_pos_total",),
-    generated=("vllm:generation_tokens_total",),
-    firsts=("vllm:time_to_first_token_seconds_count",),
-    # One observation each time that a running request is given tokens, however many.
-    rounds=("vllm:inter_token_latency_seconds_count", "vllm:time_per_output_token_seconds_count"),
-    timed_s=("vllm:inter_token_latency_seconds_sum", "vllm:time_per_output_token_seconds_sum"),
-    engine_steps=("vllm:iteration_tokens_total_count",),
-    running=("vllm:num_requests_running",),
-    waiting=("vllm:num_requests_waiting",),
-    says=(
-        "vLLM counts a round only if a token was drafted in it: tokens per drafted round is more "
-        "than tokens per round where some rounds have no draft.",
-        "Accepted tokens exclude the bonus, and include what an end token cut off.",
-        "The counters are there only where drafts are configured.",
-    ),
-    turn_on="It counts drafts only where they are configured: start it with --speculative-config.",
-)
-LLAMACPP = Dialect(
-    server="llama.cpp",
-    prefixes=("llamacpp:",),
-    drafts=("llamacpp:spec_decode_num_drafts_total",),
-    drafted=("llamacpp:spec_decode_num_draft_tokens_total",),
-    accepted=("llamacpp:spec_decode_num_accepted_tokens_total",),
-    accepted_by_position=("llamacpp:spec_decode_num_accepted_tokens_per_pos_total",),
-    generated=("llamacpp:tokens_predicted_total",),
-    timed_s=("llamacpp:tokens_predicted_seconds_total",),
-    timed_tokens=("llamacpp:tokens_predicted_total",),
-    engine_steps=("llamacpp:n_decode_total",),
-    busy=("llamacpp:n_busy_slots_per_decode",),
-    running=("llamacpp:requests_processing",),
-    waiting=("llamacpp:requests_deferred",),
-    at_the_end=True,
-    says=(
-        "llama.cpp's server counts a round only if a token was drafted in it: tokens per drafted "
-        "round is more than tokens per round where some rounds have no draft.",
-        "Accepted tokens exclude the target's own. A request is counted when it ends.",
-    ),
-    turn_on="Older builds tell of drafts with each answer only, not here: use a newer one.",
-)
-SGLANG = Dialect(
-    server="SGLang",
-    prefixes=("sglang:",),
-    steps=("sglang:spec_verify_calls_total",),
-    generated=("sglang:generation_tokens_total",),
-    firsts=("sglang:time_to_first_token_seconds_count",),
-    timed_s=("sglang:inter_token_latency_seconds_sum",),
-    # One observation a token, of its share of the interval.
-    timed_tokens=("sglang:inter_token_latency_seconds_count",),
-    running=("sglang:num_running_reqs",),
-    waiting=("sglang:num_queue_reqs",),
-    recent={
-        "tokens_per_round": "sglang:spec_accept_length",
-        "acceptance_rate": "sglang:spec_accept_rate",
-    },
-    says=(
-        "SGLang has no counters of drafted and accepted tokens; tokens per round is generated "
-        "tokens over verified rounds, bonus included, and a little high on short answers, whose "
-        "first token comes from the prompt.",
-        "Its gauges are of its last log interval only; its acceptance rate is over the configured "
-        "width, so it is low by construction for trees.",
-    ),
-    turn_on="Its count of verified rounds appears when the first answer with drafts has ended.",
-)
-TENSORRT_LLM = Dialect(
-    server="TensorRT-LLM",
-    prefixes=("trtllm_", "trtllm:"),  # the second: Dynamo's, of versions that had none
-    drafted=("trtllm_spec_decode_num_draft_tokens_total",),
-    accepted=("trtllm_spec_decode_num_accepted_tokens_total",),
-    drafted_by_position=("trtllm_spec_decode_drafted_tokens_total",),
-    accepted_by_position=("trtllm_spec_decode_accepted_tokens_total",),
-    position="token_position",
-    generated=("trtllm_generation_tokens_total",),
-    firsts=("trtllm_request_decode_time_seconds_count",),
-    timed_s=("trtllm_request_decode_time_seconds_sum",),
-    running=("trtllm_num_requests_running",),
-    waiting=("trtllm_num_requests_waiting",),
-    recent={
-        "tokens_per_round": "trtllm_spec_decode_acceptance_length",
-        "draft_share": "trtllm_spec_decode_draft_overhead",
-    },
-    at_the_end=True,
-    says=(
-        "TensorRT-LLM's accepted tokens exclude the target's own. Older versions count drafted "
-        "tokens that were only padding.",
-        "Its counters by position are of ended requests, and where they are there, so are drafted "
-        "and accepted tokens; its gauges are of the last forward only.",
-    ),
-    turn_on="Start it with enable_iter_perf_stats and return_perf_metrics.",
-)
-DIALECTS = (VLLM, LLAMACPP, SGLANG, TENSORRT_LLM)
-
+_TABLE = Path(__file__).with_name("tables") / "dialects.json"
+DIALECTS = msgspec.json.decode(_TABLE.read_bytes(), type=tuple[Dialect, ...])
+UNKNOWN_SERVER = Dialect("", ())
 STARTED = "process_start_time_seconds"
-
 WANTED = frozenset[str]().union(*(dialect.wanted for dialect in DIALECTS), {STARTED})
-"""All names that any dialect reads: what `scrape` should keep of a page."""
+"""All names that any dialect reads: what `scrape` should keep of a server's metrics."""
 
 
 def dialect_of(metrics: Metrics) -> Dialect | None:
-    """Whose page it is, told by its names; None if it is nobody's we know."""
+    """Whose metrics these are, by their names; None for an unknown server."""
     return next((d for d in DIALECTS if any(n.startswith(d.prefixes) for n in metrics.names)), None)
 
 
-def dialect_named(server: str | None) -> Dialect | None:
-    return next((d for d in DIALECTS if d.server == server), None)
-
-
-def says(server: str | None) -> tuple[str, ...]:
-    """What a server's counters mean, a sentence each."""
-    dialect = dialect_named(server)
-    return () if dialect is None else dialect.says
+def dialect_named(server: str | None) -> Dialect:
+    """A server's dialect; `UNKNOWN_SERVER` for another name."""
+    return next((d for d in DIALECTS if d.server == server), UNKNOWN_SERVER)

@@ -1,13 +1,13 @@
-"""The verdict as a page that Prometheus scrapes."""
+"""The verdict as metrics that Prometheus scrapes."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from paceline.errors import SettingError
-from paceline.monitor.verdict import STATES, Verdict
+from paceline.monitor.text import document
+from paceline.monitor.verdict import STATES, WatchVerdict
 from paceline.monitor.window import Window
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ class Exporter:
         from prometheus_client import CollectorRegistry, start_http_server
 
         self._labels = labels
-        self._last: tuple[Window, Verdict] | None = None
-        self._lock = threading.Lock()
+        self._last: tuple[Window, WatchVerdict] | None = None
         registry = CollectorRegistry()
         registry.register(self)
         try:
@@ -52,43 +51,44 @@ class Exporter:
 
     @property
     def port(self) -> int:
+        """Where it listens."""
         return int(self._server.server_port)
 
-    def show(self, window: Window, verdict: Verdict) -> None:
-        with self._lock:
-            self._last = window, verdict
+    def show(self, window: Window, verdict: WatchVerdict) -> None:
+        """Serve this from now on."""
+        self._last = window, verdict
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """What prometheus_client asks for at each scrape."""
+        if self._last is None:
+            return
+        window, verdict = self._last
+        found = document(window, verdict)
+        found["window_seconds"] = window.seconds
+        found["window_end_timestamp_seconds"] = window.started + window.seconds
+        if verdict.speedup is not None:
+            found["speedup_low"], found["speedup_high"] = verdict.speedup.low, verdict.speedup.high
+        states = [(one, float(one == verdict.state)) for one in STATES]
+        yield self._gauge("verdict", "1 for the last window's verdict", states, "state")
+        places = [(str(i), share) for i, share in enumerate(window.total.accepted_at, 1)]
+        said = "Share of drafted rounds whose token at a position was accepted; from 1 on"
+        yield self._gauge("accepted_share", said, places, "position")
+        for name, said in GAUGES.items():
+            if found.get(name) is not None:
+                yield self._gauge(name, said, [("", found[name])])
+
+    def _gauge(
+        self, name: str, said: str, values: list[tuple[str, float]], *label: str
+    ) -> GaugeMetricFamily:
         from prometheus_client.core import GaugeMetricFamily
 
-        with self._lock:
-            last = self._last
-        if last is None:
-            return
-        window, verdict = last
-        names, values = list(self._labels), list(self._labels.values())
-        state = GaugeMetricFamily(
-            "paceline_watch_verdict", "1 for the last window's verdict", labels=[*names, "state"]
-        )
-        for one in STATES:
-            state.add_metric([*values, one], float(one == verdict.state))
-        yield state
-        places = GaugeMetricFamily(
-            "paceline_watch_accepted_share",
-            "Share of drafted rounds whose token at a position was accepted; from 1 on",
-            labels=[*names, "position"],
-        )
-        for place, share in enumerate(window.total.accepted_at, 1):
-            places.add_metric([*values, str(place)], share)
-        yield places
-        for name, value in figures(window, verdict).items():
-            if value is not None:
-                gauge = GaugeMetricFamily(f"paceline_watch_{name}", GAUGES[name], labels=names)
-                gauge.add_metric(values, value)
-                yield gauge
+        family = GaugeMetricFamily(f"paceline_watch_{name}", said, labels=[*self._labels, *label])
+        for place, value in values:
+            family.add_metric([*self._labels.values(), *([place] if label else [])], value)
+        return family
 
     def close(self) -> None:
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -98,21 +98,3 @@ class Exporter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def figures(window: Window, verdict: Verdict) -> dict[str, float | None]:
-    """By the names of `GAUGES`."""
-    times, total = verdict.speedup, window.total
-    return {
-        "speedup": None if times is None else times.value,
-        "speedup_low": None if times is None else times.low,
-        "speedup_high": None if times is None else times.high,
-        "tokens_per_round": window.tokens_per_round,
-        "tokens_per_drafted_round": total.tokens_per_drafted_round,
-        "acceptance_rate": total.acceptance_rate,
-        "seconds_per_token": total.s_per_token,
-        "baseline_seconds_per_token": verdict.baseline_s,
-        "load": window.load,
-        "window_end_timestamp_seconds": window.started + window.seconds,
-        "window_seconds": window.seconds,
-    }

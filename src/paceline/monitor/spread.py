@@ -22,7 +22,13 @@ class Interval:
     low: float
     high: float
 
+    @property
+    def width(self) -> float:
+        """From its lower to its upper end."""
+        return self.high - self.low
+
     def over(self, divisor: float) -> Interval:
+        """The same in units of `divisor`."""
         return Interval(self.value / divisor, self.low / divisor, self.high / divisor)
 
 
@@ -38,6 +44,7 @@ class Sums:
 
     @property
     def ratio(self) -> float:
+        """All tops over all bottoms."""
         return sum(self.tops) / sum(self.bottoms)
 
     @property
@@ -47,11 +54,12 @@ class Sums:
 
     @property
     def usable(self) -> bool:
+        """Whether a spread can be seen."""
         return self.filled >= LEAST_PARTS and sum(self.tops) > 0
 
     def errors(self) -> np.ndarray:
-        """What each part adds to the ratio's relative error (Taylor linearisation of a ratio
-        estimator; Cochran, Sampling Techniques, 1977, §6.4). They add up to 0."""
+        """[parts]: what each part adds to the ratio's relative error, by Taylor linearisation
+        (Cochran, Sampling Techniques, 1977, §6.4). They add up to 0."""
         tops, bottoms = np.array(self.tops), np.array(self.bottoms)
         errors: np.ndarray = tops / tops.sum() - bottoms / bottoms.sum()
         return errors
@@ -83,7 +91,7 @@ def of_quotient(over: Sums, under: Sums, *, together: bool) -> Interval:
 def _variance(errors: np.ndarray, filled: int) -> tuple[float, float]:
     """Variance of the sum of errors, and its degrees of freedom. Parts that follow each other hold
     the same answers; so parts are also taken two by two, three by three, and the widest counts
-    (batch means; Distribution, Simulation Modeling and Analysis, §9.5)."""
+    (batch means; Law, Simulation Modeling and Analysis, §9.5)."""
     found = []
     for size in range(1, max(1, filled // LEAST_PARTS) + 1):
         groups = np.add.reduceat(errors, np.arange(0, len(errors), size))

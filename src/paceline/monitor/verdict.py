@@ -1,7 +1,7 @@
-"""Whether a window's drafts pay, with the arithmetic in words.
+"""Whether a window's drafts pay, with the arithmetic in words and the setting to change.
 
-Acceptance alone can't say: it takes what a drafted round costs over a plain one. A plan knows that
-(`break_even_tokens`), or it is measured: time per token of the same server without drafts.
+Acceptance alone can't say: it takes what a drafted round costs over an ordinary one. A plan knows
+that (`break_even_tokens`), or it is measured: time per token of the same server without drafts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.monitor.advice import Cost, advice
 from paceline.monitor.dialects import dialect_named
 from paceline.monitor.spread import LEAST_PARTS, Interval, Sums, of_quotient
 from paceline.monitor.window import Window
@@ -29,20 +28,22 @@ LEAST_ROUNDS = 50
 """Drafted rounds of a window, below which nothing is said of acceptance."""
 ALIKE = 1.3
 """Loads that differ by no more than this factor are compared."""
+_WORTH = 1.03
+"""A lower limit is named only where it would have been faster than the present one by this."""
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WatchVerdict:
     """What came of a window.
 
     state          one of `STATES`
-    speedup    time per token without drafts over that with them; with a plan, tokens per
+    speedup        time per token without drafts over that with them; with a plan, tokens per
                    drafted round over those that break even. None if unknown
     basis          "baseline" or "plan": what it was judged by; None if by nothing
     why            the arithmetic, a sentence each
     change         the setting to change; None if none
-    notes        what makes the verdict mean less, and where acceptance isn't the plan's
-    baseline_s        seconds per token without drafts, where they are measured
+    notes          what makes the verdict mean less, and where acceptance isn't the plan's
+    baseline_s     seconds per token without drafts, where they are measured
     """
 
     state: str
@@ -54,6 +55,7 @@ class Verdict:
     baseline_s: float | None = None
 
     def as_json(self) -> dict[str, Any]:
+        """Everything, by name."""
         return asdict(self)
 
 
@@ -63,13 +65,12 @@ def judge(
     plan: PlanDocument | None = None,
     baseline: Sequence[Window] = (),
     together: bool = False,
-) -> Verdict:
+) -> WatchVerdict:
     """By the baseline if there is one, else by the plan.
 
     baseline    windows of the same server without drafts
-    together    they are one, of a twin that was read at the same moments
+    together    they are one, of a control server that was read at the same moments
     """
-    notes = () if plan is None else _beside_plan(window, plan)
     if baseline:
         found = _by_baseline(window, baseline, together)
     elif plan is not None:
@@ -80,26 +81,21 @@ def judge(
             "server (or a recorded file) without drafts."
         )
     found = _without_drafts(window, found)
-    return replace(found, notes=(*found.notes, *notes))
+    return replace(found, notes=(*found.notes, *(_beside_plan(window, plan) if plan else ())))
 
 
-def _without_drafts(window: Window, found: Verdict) -> Verdict:
-    """A server whose drafts are off is as fast as its baseline, and that is no verdict on drafts;
-    one that lost by looking for them in vain has lost."""
-    drafted = _drafted(window)
+def _without_drafts(window: Window, found: WatchVerdict) -> WatchVerdict:
+    """A server whose drafts are off is as fast as its baseline. That says nothing about the drafts
+    themselves; drafts that cost time without a token still count as a loss."""
+    total = window.total
+    drafted = next((n for n in (total.drafts, total.steps, total.drafted) if n is not None), None)
     if drafted or not window.tokens:
         return found
-    counted = "No token was drafted" if drafted == 0 else "The page counts no drafts"
+    counted = "No token was drafted" if drafted == 0 else "The server counts no drafts"
     note = f"{counted} in this window: check that drafts are on."
     if found.state == EVEN or (found.state == PAYING and drafted == 0):
         return replace(found, state=UNKNOWN, why=(*found.why, note), change=None)
     return replace(found, notes=(*found.notes, note))
-
-
-def _drafted(window: Window) -> float | None:
-    """Drafted rounds, or what tells of them; None if nothing does."""
-    total = window.total
-    return next((n for n in (total.drafts, total.steps, total.drafted) if n is not None), None)
 
 
 def state_of(speedup: Interval) -> str:
@@ -110,47 +106,49 @@ def state_of(speedup: Interval) -> str:
         return PAYING
     if high < 1 and value <= 1 - MARGIN:
         return LOSING
-    if low >= 1 - WIDEST and high <= 1 + WIDEST:
-        return EVEN
-    return UNKNOWN
+    return EVEN if low >= 1 - WIDEST and high <= 1 + WIDEST else UNKNOWN
 
 
 # By a baseline.
 
 
-def _by_baseline(window: Window, baseline: Sequence[Window], together: bool) -> Verdict:
+def _by_baseline(window: Window, baseline: Sequence[Window], together: bool) -> WatchVerdict:
     fault = _unfit(window, baseline) or _too_little(window, "in this window")
     if fault:
         return _unknown(fault)
     alike = [one for one in baseline if _alike(window, one, together)]
     if not alike:
-        loads = sorted(one.load for one in baseline if one.load is not None)
-        spread = f"{loads[0]:.1f}" if len(loads) < 2 else f"{loads[0]:.1f} to {loads[-1]:.1f}"
+        loads = sorted({f"{one.load:.1f}" for one in baseline if one.load is not None}, key=float)
+        spread = " to ".join(loads[:1] + loads[1:][-1:]) or "an unknown number"
         return _unknown(
-            f"{_at(window.load)} here, and {spread if loads else 'an unknown number'} without "
+            f"{_at(window.load)} here, and {spread} without "
             "drafts: time per token at another load is no comparison."
         )
-    undrafted = alike[0] if len(alike) == 1 else _pooled(alike)
+    undrafted = replace(
+        alike[0],
+        total=sum((one.total for one in alike[1:]), alike[0].total),
+        parts=tuple(part for one in alike for part in one.parts),
+    )
     if fault := _too_little(undrafted, "without drafts at a load like this"):
         return _unknown(fault)
-    times = of_quotient(undrafted.time, window.time, together=together)
+    speedup = of_quotient(undrafted.time, window.time, together=together)
     with_s, baseline_s = window.time.ratio, undrafted.time.ratio
-    state = state_of(times)
+    state = state_of(speedup)
     why = [
         f"{1e3 * baseline_s:.2f} ms a token without drafts over {1e3 * with_s:.2f} with them = "
-        f"{times.value:.2f} ({times.low:.2f} to {times.high:.2f})."
+        f"{speedup.value:.2f} ({speedup.low:.2f} to {speedup.high:.2f})."
     ]
     cost = _cost(window, baseline_s)
     if cost is not None and window.total.tokens_per_drafted_round is not None:
         why.append(
             f"A drafted round gives {window.total.tokens_per_drafted_round:.2f} tokens and takes "
-            f"{cost.rounds:.2f} plain ones."
+            f"as long as {cost.rounds:.2f} ordinary ones."
         )
     if state == UNKNOWN:
-        why.append("That is too wide to say: a longer --window has more tokens.")
-    notes = () if window.load and undrafted.load else ("No load is told, so none was compared.",)
+        why.append("The interval is too wide to say: a longer --window has more tokens.")
+    notes = () if window.load and undrafted.load else ("No load is counted, so none was compared.",)
     change = advice(window, state, cost)
-    return Verdict(state, tuple(why), times, "baseline", change, notes, baseline_s)
+    return WatchVerdict(state, tuple(why), speedup, "baseline", change, notes, baseline_s)
 
 
 def _too_little(window: Window, where: str) -> str | None:
@@ -158,7 +156,7 @@ def _too_little(window: Window, where: str) -> str | None:
     tokens = window.total.timed_tokens
     if tokens is None or window.total.timed_s is None:
         dialect = dialect_named(window.server)
-        names = () if dialect is None else (*dialect.timed_s[:1], *dialect.generated[:1])
+        names = (*dialect.timed_s[:1], *dialect.generated[:1])
         return f"the page lacks {' or '.join(names) or 'times'}, so there is no time per token."
     if tokens < LEAST_TOKENS:
         return f"{tokens:,.0f} tokens {where}; at least {LEAST_TOKENS} are needed."
@@ -167,17 +165,16 @@ def _too_little(window: Window, where: str) -> str | None:
 
 def _too_bunched(window: Window, sums: Sums, what: str, where: str) -> str:
     """Why the spread of something can't be had."""
-    dialect = dialect_named(window.server)
-    at_the_end = dialect is not None and dialect.at_the_end
+    at_the_end = dialect_named(window.server).at_the_end
     more = f" {window.server} counts an answer when it ends." if at_the_end else ""
     return (
-        f"{what} came at {sums.filled} of {len(window.parts)} readings {where}; at least "
+        f"{what} came at {sums.filled} of {len(window.parts)} scrapes {where}; at least "
         f"{LEAST_PARTS} are needed to see how they spread.{more}"
     )
 
 
 def _unfit(window: Window, baseline: Sequence[Window]) -> str | None:
-    """Why a baseline is none of this server."""
+    """Why a baseline isn't one of this server."""
     others = {one.server for one in baseline} - {window.server}
     if others:
         return f"the baseline is of {others.pop()}, and this is {window.server}."
@@ -188,46 +185,38 @@ def _unfit(window: Window, baseline: Sequence[Window]) -> str | None:
 
 
 def _alike(one: Window, other: Window, together: bool) -> bool:
-    """Whether times per token may be compared. Twins under the same traffic may differ in how many
-    sequences they decode at once just because one is faster: then they give as many tokens."""
+    """Whether times per token may be compared. A server and its control under the same traffic may
+    differ in how many sequences they decode at once just because one is faster: then they give as
+    many tokens."""
     measures = [(one.load, other.load)]
     if together and one.tokens and other.tokens:
         measures.append((one.tokens / one.seconds, other.tokens / other.seconds))
     return any(a is None or b is None or max(a, b) <= ALIKE * min(a, b) for a, b in measures)
 
 
-def _pooled(windows: Sequence[Window]) -> Window:
-    total = windows[0].total
-    for one in windows[1:]:
-        total = total + one.total
-    parts = tuple(part for one in windows for part in one.parts)
-    return replace(windows[0], total=total, parts=parts)
-
-
-def _cost(window: Window, baseline_s: float) -> Cost | None:
-    """What a drafted round takes, in plain rounds of one token. Rounds without a draft are taken
-    to cost what plain ones do."""
+def _cost(window: Window, baseline_s: float) -> RoundCost | None:
+    """What a drafted round takes, in ordinary rounds of one token. Rounds without a draft are taken
+    to cost what ordinary ones do."""
     total, rounds = window.total, window.rounds
     if not total.drafts or not total.drafted or not rounds or total.timed_s is None:
         return None
-    baseline_rounds = rounds - total.drafts
-    taken = (total.timed_s / baseline_s - baseline_rounds) / total.drafts
-    return None if taken <= 0 else Cost(taken, total.drafted / total.drafts)
+    taken = (total.timed_s / baseline_s - (rounds - total.drafts)) / total.drafts
+    return None if taken <= 0 else RoundCost(taken, total.drafted / total.drafts)
 
 
 # By a plan.
 
 
-def _by_plan(window: Window, plan: PlanDocument) -> Verdict:
+def _by_plan(window: Window, plan: PlanDocument) -> WatchVerdict:
     if plan.draft is None:
-        return _unknown("the plan is to decode without drafts: take them off, or use --baseline.")
+        return _unknown("the plan is to decode without drafts: turn them off, or use --baseline.")
     needed = plan.expected.break_even_tokens
     if not needed:
         return _unknown("the plan doesn't say which tokens per round break even: use --baseline.")
-    counted = window.total.drafts if window.total.drafts is not None else window.total.steps
+    total, load = window.total, window.load
+    counted = total.steps if total.drafts is None else total.drafts
     if counted is None:
-        dialect = dialect_named(window.server)
-        return _unknown(f"no drafted rounds are counted. {dialect.turn_on if dialect else ''}")
+        return _unknown(f"no drafted rounds are counted. {dialect_named(window.server).turn_on}")
     if counted < LEAST_ROUNDS:
         return _unknown(
             f"{counted:,.0f} drafted rounds in this window; at least {LEAST_ROUNDS} are needed."
@@ -237,54 +226,46 @@ def _by_plan(window: Window, plan: PlanDocument) -> Verdict:
         return _unknown(_too_bunched(window, window.drafting, "drafted rounds", "in this window"))
     if tokens is None:
         return _unknown("how much is accepted isn't counted, or not how it spreads.")
-    times = tokens.over(needed)
-    state = state_of(times)
+    speedup = tokens.over(needed)
+    state = state_of(speedup)
     sign = {PAYING: "more than", LOSING: "less than"}.get(state, "beside")
     why = [
         f"{tokens.value:.2f} tokens a drafted round ({tokens.low:.2f} to {tokens.high:.2f}), "
-        f"{sign} the {needed:.2f} that break even: {times.value:.2f} speedup in such rounds."
+        f"{sign} the {needed:.2f} that break even: speedup {speedup.value:.2f} in such rounds."
     ]
     if state == UNKNOWN:
-        why.append("That is too wide to say: a longer --window has more rounds.")
-    load = window.load
+        why.append("The interval is too wide to say: a longer --window has more rounds.")
     notes = ["The plan's break-even holds for one sequence at a time, on the plan's machine."]
-    if load is None and state in (PAYING, EVEN):
-        why.append("No load is told, and with more at once a drafted round costs more plain ones.")
+    if state in (PAYING, EVEN) and (load is None or load > ALIKE):
         state = UNKNOWN
+        why.append(
+            "No load is counted, and with more at once a drafted round costs more."
+            if load is None
+            else f"{_sentence(_at(load))} here: a drafted round costs more then, and it isn't "
+            "known how much. Use --baseline."
+        )
     elif load is not None and load > ALIKE:
-        at = f"{_at(load)[:1].upper()}{_at(load)[1:]} here"
-        if state in (PAYING, EVEN):
-            why.append(
-                f"{at}: a drafted round costs more plain ones then, and it isn't known how "
-                "many. Use --baseline."
-            )
-            state = UNKNOWN
-        else:
-            notes.append(f"{at}, where a drafted round costs still more.")
-    rows, total = plan.mean_draft_tokens or plan.max_draft_tokens, window.total
-    cost = Cost(needed, rows) if rows else None
-    if rows and total.drafts and total.drafted is not None:
+        notes.append(f"{_sentence(_at(load))} here, where a drafted round costs still more.")
+    planned = plan.mean_draft_tokens or plan.max_draft_tokens
+    cost = RoundCost(needed, planned) if planned else None
+    if planned and total.drafts and total.drafted is not None:
         here = total.drafted / total.drafts
-        if max(here, rows) > ALIKE * min(here, rows):
+        if max(here, planned) > ALIKE * min(here, planned):
             notes.append(
-                f"A drafted round has {here:.1f} tokens here and {rows:.1f} in the plan, so that "
-                f"it costs {'less' if here < rows else 'more'} than the plan says."
+                f"A drafted round has {here:.1f} tokens here and {planned:.1f} in the plan, so "
+                f"that it costs {'less' if here < planned else 'more'} than the plan says."
             )
-    return Verdict(
-        state, tuple(why), times, "plan", advice(window, state, cost, plan), tuple(notes)
-    )
+    change = advice(window, state, cost, plan)
+    return WatchVerdict(state, tuple(why), speedup, "plan", change, tuple(notes))
 
 
 def _beside_plan(window: Window, plan: PlanDocument) -> tuple[str, ...]:
     """Where the window's acceptance isn't the plan's, by more than three standard errors."""
     total, expected = window.total, plan.expected.acceptance_at
-    seen = total.accepted_at
-    if not total.drafts or total.drafts < LEAST_ROUNDS or not expected or not seen:
-        return ()
     crowding = _crowding(window)
-    if crowding is None:
+    if not total.drafts or total.drafts < LEAST_ROUNDS or crowding is None:
         return ()
-    for place, (was, now) in enumerate(zip(expected, seen, strict=False), 1):
+    for place, (was, now) in enumerate(zip(expected or (), total.accepted_at, strict=False), 1):
         error = (max(was * (1 - was), 1e-4) / total.drafts) ** 0.5 * crowding
         if abs(now - was) > 3 * error:
             side = "less" if now < was else "more"
@@ -301,17 +282,86 @@ def _crowding(window: Window) -> float | None:
     alone, seen = window.of_counts(), window.tokens_a_drafted_round
     if alone is None or seen is None:
         return None
-    if alone.high <= alone.low:
-        return 1.0
-    return max(1.0, (seen.high - seen.low) / (alone.high - alone.low))
+    return max(1.0, seen.width / alone.width) if alone.width > 0 else 1.0
 
 
 def _at(load: float | None) -> str:
     return "an unknown number of sequences at once" if load is None else f"{load:.1f} at once"
 
 
-def _unknown(why: str) -> Verdict:
-    return Verdict(UNKNOWN, (f"{why[:1].upper()}{why[1:]}".strip(),))
+def _unknown(why: str) -> WatchVerdict:
+    return WatchVerdict(UNKNOWN, (_sentence(why),))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}".strip()
+
+
+# The setting to change.
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCost:
+    """What a drafted round takes.
+
+    rounds    over an ordinary one
+    tokens    drafted in it, on average
+    """
+
+    rounds: float
+    tokens: float
+
+    def at(self, limit: int) -> float:
+        """With a limit, if each drafted token costs the same. Limit 0 is an ordinary round."""
+        return 1 + (self.rounds - 1) * min(1.0, limit / self.tokens)
+
+
+def advice(
+    window: Window, state: str, cost: RoundCost | None, plan: PlanDocument | None = None
+) -> str | None:
+    """What to change, in the engine's own words; None if nothing. Limits below the present one are
+    judged by the acceptance of the window, as if a round's cost grew evenly with what is
+    drafted."""
+    dialect = dialect_named(window.server)
+    if not dialect.turn_off or state == UNKNOWN:
+        return None
+    speedups = speedup_by_limit(window, cost)
+    present = max(speedups, default=0)
+    best = max(speedups, key=lambda limit: speedups[limit], default=0)
+    worth = 0 < best < present and speedups[best] >= max(_WORTH * speedups[present], _WORTH)
+    if worth and dialect.lower_limit is not None:
+        return (
+            f"A limit of {best} would have given a speedup of {speedups[best]:.2f} on what was "
+            f"accepted here, and {present} gave {speedups[present]:.2f} (if a round's cost grows "
+            f"evenly with its tokens): {dialect.lower_limit.format(k=best)}."
+        )
+    if state != LOSING:
+        return None
+    gain = None if plan is None else plan.expected.gain
+    if (window.load or 0) > 1.5 and dialect.limit_by_load and gain is not None and gain.value > 1:
+        return (
+            "At smaller batches the plan expects a gain: limit drafts by load with "
+            f"{dialect.limit_by_load}."
+        )
+    if speedups:
+        return f"No lower limit would have paid: {dialect.turn_off}."
+    return (
+        f"{_sentence(dialect.turn_off)}, or try a lower limit: acceptance by position isn't "
+        "counted, so none is named."
+    )
+
+
+def speedup_by_limit(window: Window, cost: RoundCost | None) -> dict[int, float]:
+    """Speedup by limit, from 0 to the longest draft seen; empty if it can't be told."""
+    total, rounds = window.total, window.rounds
+    acceptance = total.accepted_at
+    if cost is None or not total.drafts or not rounds or not acceptance:
+        return {}
+    undrafted = max(0.0, rounds / total.drafts - 1)
+    return {
+        k: (undrafted + 1 + sum(acceptance[:k])) / (undrafted + cost.at(k))
+        for k in range(len(acceptance) + 1)
+    }
 
 
 def exit_code(states: Sequence[str]) -> int:

@@ -8,21 +8,33 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from paceline.errors import EndpointError, SettingError
-from paceline.monitor.counters import dialect_of
-from paceline.monitor.dialects import DIALECTS, STARTED, WANTED, dialect_named
-from paceline.monitor.prometheus import CutOff, Metrics, NoMetrics, scrape
+from paceline.monitor.dialects import (
+    DIALECTS,
+    STARTED,
+    UNKNOWN_SERVER,
+    WANTED,
+    dialect_named,
+    dialect_of,
+)
+from paceline.monitor.scrape import CutOff, Metrics, NoMetrics, scrape
 from paceline.monitor.spread import LEAST_PARTS
-from paceline.monitor.window import Scrape, Window, break_between, reading_of, window_of
+from paceline.monitor.window import Scrape, Window, break_between, scrape_of, window_of
+
+if TYPE_CHECKING:
+    import httpx
 
 _METRICS = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whose first is JSON
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a deployment's counters are: a page, or one for each worker.
+    """Where a deployment's metrics are: a page, or one for each worker. Close it when done with; a
+    context manager. One HTTP client serves all scrapes.
 
     headers    of every request, such as an authorisation
     labels     only series with these labels
@@ -38,18 +50,16 @@ class Source:
         """Raises EndpointError for a page that can't be had, is cut off, or is of no server known,
         and SettingError for one of several models where none was chosen."""
         started = time.monotonic()
-        with ThreadPoolExecutor(len(self.pages)) as pool:
-            pages = list(pool.map(self._metrics, self.pages))
+        pages = list(self._pool.map(self._metrics, self.pages))
         half = (time.monotonic() - started) / 2
-        return reading_of(pages, started + half, time.time() - half, self.model, self.labels)
+        return scrape_of(pages, started + half, time.time() - half, self.model, self.labels)
 
     def check(self) -> Scrape:
-        """A first reading. Raises SettingError also for a model or a label that no page has: later
+        """A first scrape. Raises SettingError also for a model or a label that no page has: later
         they may be missing for a while, as after a restart."""
         for url in self.pages:
             metrics = self._metrics(url)
-            dialect = dialect_of(metrics)
-            prefixes = () if dialect is None else dialect.prefixes
+            prefixes = (dialect_of(metrics) or UNKNOWN_SERVER).prefixes
             models = metrics.values_of("model_name", prefixes)
             if self.model is not None and self.model not in models:
                 told = ", ".join(sorted(models)) or "none by name"
@@ -67,24 +77,57 @@ class Source:
         return self.read()
 
     def _metrics(self, url: str) -> Metrics:
-        metrics = scrape(url, headers=self.headers, timeout_s=self.timeout_s, wanted=WANTED)
+        metrics = scrape(
+            url,
+            headers=self.headers,
+            timeout_s=self.timeout_s,
+            wanted=WANTED,
+            client=self._client,
+        )
         if dialect_of(metrics) is None:
             raise _unknown_server(url, metrics)
         return metrics
+
+    @cached_property
+    def _client(self) -> httpx.Client:
+        return _new_client()
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(len(self.pages))
+
+    def close(self) -> None:
+        """Closing twice does nothing."""
+        self._client.close()
+        self._pool.shutdown()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _new_client() -> httpx.Client:
+    import httpx
+
+    # No connection is kept: a server would drop it between two scrapes, perhaps just as it is used.
+    return httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def find_metrics(
     urls: Sequence[str], *, headers: Mapping[str, str] | None = None, timeout_s: float = 10.0
 ) -> tuple[str, ...]:
-    """Each server's page of counters: what was named if that has a path, else where servers have
+    """Each server's page of metrics: what was named if that has a path, else where servers have
     it.
 
-    Raises EndpointError where nobody answers or nothing there is a page of counters.
+    Raises EndpointError where nobody answers or nothing there is a page of metrics.
     """
-    return tuple(_find(url, headers or {}, timeout_s) for url in urls)
+    with _new_client() as client:
+        return tuple(_find(url, headers or {}, timeout_s, client) for url in urls)
 
 
-def _find(url: str, headers: Mapping[str, str], timeout_s: float) -> str:
+def _find(url: str, headers: Mapping[str, str], timeout_s: float, client: httpx.Client) -> str:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     path = parts.path.rstrip("/")
     root = (parts.scheme, parts.netloc)
@@ -93,7 +136,7 @@ def _find(url: str, headers: Mapping[str, str], timeout_s: float) -> str:
     first: EndpointError | None = None
     for metrics in (urlunsplit((*root, one, "", "")) for one in _METRICS):
         try:
-            scrape(metrics, headers=headers, timeout_s=timeout_s, wanted=WANTED)
+            scrape(metrics, headers=headers, timeout_s=timeout_s, wanted=WANTED, client=client)
         except NoMetrics as error:
             first = first or error
         else:
@@ -123,14 +166,14 @@ def _unknown_server(url: str, metrics: Metrics) -> EndpointError:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A whole window, with the twin's of the same time if there is a twin."""
+class WatchedWindow:
+    """A whole window, with the control server's of the same time if there is one."""
 
     window: Window
-    baseline: Window | None = None
+    control: Window | None = None
 
 
-Watched = Seen | str
+Watched = WatchedWindow | str
 """What `watch` gives: a window, or a sentence about what happened."""
 
 
@@ -145,39 +188,41 @@ def watch(
 ) -> Iterator[Watched]:
     """Windows, one after another without a gap, until `stop` is set or patience ends.
 
-    control         the same server without drafts, read at the same moments
+    control      the same server without drafts, read at the same moments
     window_s     least seconds of a window
-    interval_s   between two readings; a window has window_s / interval_s of them, and its spread
+    interval_s   between two scrapes; a window has window_s / interval_s of them, and its spread
                  is seen by them
     patience_s   most seconds without a whole window; after them a sentence says so, and it ends
 
     A server that doesn't answer for a while, a page cut off, and counters that went backwards are
-    told as sentences; after the last of these the window begins anew. The first reading must
+    told as sentences; after the last of these the window begins anew. The first scrape must
     succeed: raises EndpointError or SettingError.
     """
     stop = stop or threading.Event()
     sources = (source,) if control is None else (source, control)
-    watched = _Watched(sources, [one.read() for one in sources])
-    yield from watched.missing()
-    due = closed = time.monotonic()
-    while True:
-        due = max(due + interval_s, time.monotonic())
-        if stop.wait(max(0.0, due - time.monotonic())):
-            return
-        yield from watched.read()
-        if watched.seconds >= window_s and watched.parts >= LEAST_PARTS:
-            yield watched.close()
-            closed = time.monotonic()
-        elif time.monotonic() - closed > patience_s:
-            yield f"No whole window came in {time.monotonic() - closed:,.0f} s: it is given up."
-            return
+    with ThreadPoolExecutor(len(sources)) as pool:
+        opened = _OpenWindow(sources, pool)
+        yield from opened.missing()
+        due = closed = time.monotonic()
+        while True:
+            due = max(due + interval_s, time.monotonic())
+            if stop.wait(max(0.0, due - time.monotonic())):
+                return
+            yield from opened.read()
+            if opened.seconds >= window_s and opened.parts >= LEAST_PARTS:
+                yield opened.close()
+                closed = time.monotonic()
+            elif (waited := time.monotonic() - closed) > patience_s:
+                yield f"No whole window came in {waited:,.0f} s: it is given up."
+                return
 
 
-class _Watched:
-    """Readings of the window that is open, of a server and perhaps its twin."""
+class _OpenWindow:
+    """Scrapes of the window that is open, of a server and perhaps its control."""
 
-    def __init__(self, sources: Sequence[Source], first: Sequence[Scrape]) -> None:
-        self.sources = sources
+    def __init__(self, sources: Sequence[Source], pool: ThreadPoolExecutor) -> None:
+        self.sources, self.pool = sources, pool
+        first = [one.read() for one in sources]
         self.scrapes = [[one] for one in first]
         self.known = [set(one.series) for one in first]
         self.silent = False
@@ -193,42 +238,39 @@ class _Watched:
     def missing(self) -> Iterator[str]:
         """What the first page lacks."""
         counters = self.scrapes[0][0].counters
-        dialect = dialect_named(counters.server)
-        if not counters.has_drafts and dialect is not None:
-            yield f"{self.sources[0].pages[0]} counts no drafts. {dialect.turn_on}"
+        if not counters.has_drafts:
+            turn_on = dialect_named(counters.server).turn_on
+            yield f"{self.sources[0].pages[0]} counts no drafts. {turn_on}"
 
     def read(self) -> Iterator[str]:
         try:
-            with ThreadPoolExecutor(len(self.sources)) as pool:
-                found = list(pool.map(Source.read, self.sources))
+            found = list(self.pool.map(Source.read, self.sources))
         except CutOff as error:
-            yield f"{error.fact} That reading is left out."
+            yield f"{error.fact} That scrape is left out."
             return
         except EndpointError as error:
             if not self.silent:
-                yield f"{error.fact} Readings are left out until it answers."
+                yield f"{error.fact} Scrapes are left out until it answers."
             self.silent = True
             return
         if self.silent:
             yield "It answers again."
         self.silent = False
-        breaks = [
-            f"{whose}{reason}"
-            for whose, old, new, known in zip(
-                ("", "of the baseline, "), self.scrapes, found, self.known, strict=False
-            )
-            if (reason := break_between(old[-1], new, known)) is not None
+        reasons = [
+            break_between(old[-1], new, known)
+            for old, new, known in zip(self.scrapes, found, self.known, strict=True)
         ]
         for one, known in zip(found, self.known, strict=True):
             known |= one.series.keys()
-        if breaks:
-            yield f"Counts can't be compared: {breaks[0]}. The window is dropped."
+        if any(reasons):
+            reason = reasons[0] or f"of the baseline, {reasons[1]}"
+            yield f"Counts can't be compared: {reason}. The window is dropped."
             self.scrapes = [[one] for one in found]
             return
         for scrapes, one in zip(self.scrapes, found, strict=True):
             scrapes.append(one)
 
-    def close(self) -> Seen:
+    def close(self) -> WatchedWindow:
         windows = [window_of(scrapes) for scrapes in self.scrapes]
         self.scrapes = [scrapes[-1:] for scrapes in self.scrapes]
-        return Seen(windows[0], windows[1] if len(windows) > 1 else None)
+        return WatchedWindow(windows[0], windows[1] if len(windows) > 1 else None)

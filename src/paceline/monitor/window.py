@@ -1,40 +1,41 @@
-"""What a server counted between two moments, and how it spread over the readings in between."""
+"""What a server counted between two moments, how it spread over the scrapes in between, and a file
+of such windows."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from paceline.errors import SettingError
+import msgspec
+
+from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import (
     Counters,
     Series,
     SeriesKey,
+    ServerMetrics,
     between,
-    fell,
-    load_of,
-    models_of,
-    named,
-    number,
-    number_or_none,
-    read_counters,
+    reset_reason,
     restarted,
-    series_of,
+    series_name,
 )
-from paceline.monitor.prometheus import Metrics
+from paceline.monitor.scrape import Metrics
 from paceline.monitor.spread import LEAST_PARTS, Interval, Sums, of_ratio, t
+from paceline.storage import whole_lines
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """A page, or the pages of a deployment's workers, at one moment.
+    """A deployment's metrics, of one server or of each of its workers, at one moment.
 
     at_s       by a clock that never goes back
     clock_s    Unix time
+    running    requests at work; `waiting` in the queue
     workers    how many servers count here: pages, and Dynamo's workers on one
-    models     those whose counters these are, where the pages tell names
+    models     those whose counters these are, where names are told
     """
 
     at_s: float
@@ -47,7 +48,7 @@ class Scrape:
     models: tuple[str, ...] = ()
 
 
-def reading_of(
+def scrape_of(
     pages: Sequence[Metrics],
     at_s: float,
     clock_s: float,
@@ -55,40 +56,34 @@ def reading_of(
     labels: Mapping[str, str] | None = None,
 ) -> Scrape:
     """Several pages are several workers: their counters add up. Raises SettingError for pages of
-    different servers, and as `read_counters` does."""
-    whole: Counters | None = None
-    workers, models = 0, set[str]()
-    series: dict[SeriesKey, float] = {}
-    loads: list[tuple[float | None, float | None]] = []
-    for place, metrics in enumerate(pages):
-        counters = read_counters(metrics, model, labels)
-        if whole is not None and counters.server != whole.server:
+    different servers, and as `ServerMetrics` does."""
+    views = [ServerMetrics(metrics, model, labels) for metrics in pages]
+    first, *others = (view.counters() for view in views)
+    whole, workers = first, 0
+    for other in others:
+        if other.server != whole.server:
             raise SettingError(
-                f"One page is of {whole.server}, another of {counters.server}.",
+                f"One page is of {whole.server}, another of {other.server}.",
                 "Watch one deployment at a time.",
             )
-        whole = counters if whole is None else whole + counters
-        apart = (("metrics", str(place)),) if len(pages) > 1 else ()
-        each = series_of(metrics, model, labels)
-        series |= {(name, (*apart, *which)): v for (name, which), v in each.items()}
-        loads.append(load_of(metrics, model, labels))
-        workers += len({value for key in each for name, value in key[1] if name == _WORKER}) or 1
-        models |= models_of(metrics, model)
-    assert whole is not None, "no page"
-    running, waiting = (_sum(side) for side in zip(*loads, strict=True))
+        whole = whole + other
+    series: dict[SeriesKey, float] = {}
+    for place, view in enumerate(views):
+        apart = (("page", str(place)),) if others else ()
+        each = view.series()
+        series |= {(name, (*apart, *labels)): value for (name, labels), value in each.items()}
+        workers += len({v for _, labels in each for name, v in labels if name == "worker_id"}) or 1
+    running, waiting = zip(*(view.load() for view in views), strict=True)
     return Scrape(
         at_s,
         clock_s,
         replace(whole, started_s=None),
         series,
-        running,
-        waiting,
-        workers,
-        tuple(sorted(models)),
+        running=_sum(running),
+        waiting=_sum(waiting),
+        workers=workers,
+        models=tuple(sorted({name for view in views for name in view.models})),
     )
-
-
-_WORKER = "worker_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +91,22 @@ class Window:
     """Some time of a server.
 
     seconds     its length
-    parts       what was counted from reading to reading; together that is the window
-    running     requests at work, mean over the readings; `waiting` in the queue
+    parts       what was counted from scrape to scrape; together that is the window
+    running     requests at work, mean over the scrapes; `waiting` in the queue
     workers     whose counters these are the sums of
     """
 
     started: float
-    seconds: float
+    seconds: Annotated[float, msgspec.Meta(gt=0)]
     total: Counters
     parts: tuple[Counters, ...]
     running: float | None = None
     waiting: float | None = None
-    workers: int = 1
+    workers: Annotated[int, msgspec.Meta(ge=1)] = 1
 
     @property
     def server(self) -> str | None:
+        """Which kind of server it is."""
         return self.total.server
 
     @property
@@ -134,12 +130,9 @@ class Window:
         """All rounds after first tokens, drafted or not. Where a server counts only drafted ones,
         each of the others gave one token: tokens = rounds + accepted."""
         total = self.total
-        if total.steps is not None:
-            return total.steps
-        if total.rounds is not None:
-            return total.rounds
-        if total.timed_tokens is None or total.accepted is None:
-            return None
+        counted = total.rounds if total.steps is None else total.steps
+        if counted is not None or total.timed_tokens is None or total.accepted is None:
+            return counted
         return max(total.timed_tokens - total.accepted, total.drafts or 0.0)
 
     @property
@@ -176,18 +169,17 @@ class Window:
         more = of_ratio(accepted)
         spread = Interval(1 + more.value, 1 + more.low, 1 + more.high)
         counts = self.of_counts()
-        return counts if counts and counts.high - counts.low > spread.high - spread.low else spread
+        return counts if counts and counts.width > spread.width else spread
 
     def of_counts(self) -> Interval | None:
         """The same by the counts alone, as if rounds were independent: what is accepted in a round
-        has mean Σ s and second moment Σ (2i − 1) s over positions i with acceptance s."""
-        total = self.total
-        acceptance = [n / total.drafts for n in total.accepted_by_position] if total.drafts else []
-        if not acceptance or not total.drafts:
+        has mean Σ s and second moment Σ (2i − 1) s over positions i with prefix acceptance s."""
+        drafts, acceptance = self.total.drafts, self.total.accepted_at
+        if not acceptance or not drafts:
             return None
         mean = sum(acceptance)
         variance = sum((2 * i - 1) * s for i, s in enumerate(acceptance, 1)) - mean**2
-        half = t(total.drafts) * max(0.0, variance / total.drafts) ** 0.5
+        half = t(drafts) * max(0.0, variance / drafts) ** 0.5
         return Interval(1 + mean, max(1.0, 1 + mean - half), 1 + mean + half)
 
     def _sums(self, top: str, bottom: str) -> Sums:
@@ -197,59 +189,32 @@ class Window:
         return Sums(tuple(a for a, _ in pairs), tuple(b for _, b in pairs))
 
     def as_json(self) -> dict[str, Any]:
-        """What `window_from_json` reads."""
-        return {
-            "started": self.started,
-            "seconds": self.seconds,
-            "running": self.running,
-            "waiting": self.waiting,
-            "workers": self.workers,
-            "total": self.total.as_json(),
-            "parts": [{name: getattr(part, name) for name in _KEPT} for part in self.parts],
-        }
+        """A line of a file of windows. Parts hold only what spreads are taken of."""
+        parts = [{name: getattr(part, name) for name in _KEPT} for part in self.parts]
+        return {**msgspec.to_builtins(self), "parts": parts}
 
 
-_KEPT = ("timed_s", "timed_tokens", "accepted", "drafts", "generated", "steps")
-
-
-def window_from_json(document: Mapping[str, Any]) -> Window:
-    """Raises KeyError, TypeError, AttributeError or ValueError for what is none."""
-    total = Counters.from_json(document["total"])
-    seconds, workers = number(document["seconds"]), int(number(document["workers"]))
-    if seconds <= 0 or workers < 1:
-        raise ValueError(f"{seconds:g} seconds of {workers} workers")
-    return Window(
-        started=number(document["started"]),
-        seconds=seconds,
-        total=total,
-        parts=tuple(
-            Counters.from_json({"server": total.server, **{name: part[name] for name in _KEPT}})
-            for part in document["parts"]
-        ),
-        running=number_or_none(document["running"]),
-        waiting=number_or_none(document["waiting"]),
-        workers=workers,
-    )
+_KEPT = ("server", "timed_s", "timed_tokens", "accepted", "drafts", "generated", "steps")
 
 
 def break_between(before: Scrape, after: Scrape, known: Collection[SeriesKey] = ()) -> str | None:
-    """Why nothing can be said of the time between two readings; None if all is well.
+    """Why nothing can be said of the time between two scrapes; None if all is well.
 
-    known    series of any reading so far. One that comes back was only missing from a page, and
+    known    series of any scrape so far. One that comes back was only missing from a page, and
              what it counts is no growth
     """
     if before.counters.server not in (None, after.counters.server):
-        return f"the page is of {after.counters.server or 'no server known'} now"
-    if reason := fell(before.series, after.series):
+        return f"the page is of {after.counters.server or 'an unknown server'} now"
+    if reason := reset_reason(before.series, after.series):
         return reason
     back = [key for key in after.series if key in known and key not in before.series]
     if back:
-        return f"{named(back[0])} is back"
+        return f"{series_name(back[0])} is back"
     return "they went back" if restarted(before.counters, after.counters) else None
 
 
 def window_of(scrapes: Sequence[Scrape]) -> Window:
-    """From two readings or more, with no break between them."""
+    """From two scrapes or more, with no break between them."""
     parts = tuple(
         part
         for before, after in pairwise(scrapes)
@@ -275,5 +240,85 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    total, count = _sum(values), sum(value is not None for value in values)
+    return None if total is None else total / count
+
+
+# A file of windows: what a server without drafts took, for later comparison.
+
+KIND, VERSION = "paceline watch windows", 2
+_MAKE = "Make one with `paceline watch URL --record FILE` while drafts are off."
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFileHeader:
+    """The first line of a file: whose windows it holds.
+
+    pages     addresses of the metrics
+    models    by the names on them; empty where the server tells none (llama.cpp)
+    labels    that its series were chosen by
+    """
+
+    pages: tuple[str, ...]
+    server: str | None
+    models: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    kind: str = KIND
+    version: int = VERSION
+
+    def as_json(self) -> dict[str, Any]:
+        """What `header_of` reads."""
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
+
+    def difference(self, other: WindowFileHeader) -> str | None:
+        """What is not the same of another, in words; None if all is."""
+        for name in ("server", "models", "labels", "pages"):
+            mine, its = getattr(self, name), getattr(other, name)
+            if mine != its:
+                return f"its {name} {_words(mine)}, and here {_words(its)}"
+        return None
+
+
+def _words(value: object) -> str:
+    if isinstance(value, Mapping):
+        value = [f"{name}={each}" for name, each in value.items()]
+    told = ", ".join(value) if isinstance(value, list | tuple) else value
+    return f"{'is' if isinstance(value, str) else 'are'} {told or 'none'}"
+
+
+def header_of(line: str, path: Path) -> WindowFileHeader:
+    """Raises DataError for a line that isn't a header, or one of another version."""
+    try:
+        document = msgspec.json.decode(line)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or document.get("kind") != KIND:
+        raise DataError(f"{path} is not a file of recorded windows.", _MAKE)
+    version = document.get("version")
+    if version != VERSION:
+        raise DataError(
+            f"{path} is of version {version!r:.40}, and this Paceline reads version {VERSION}.",
+            _MAKE,
+        )
+    try:
+        return msgspec.convert(document, WindowFileHeader)
+    except ValueError as error:
+        raise DataError(
+            f"{path} line 1 doesn't say whose windows these are: {error}", _MAKE
+        ) from None
+
+
+def read_windows(path: Path) -> tuple[WindowFileHeader, tuple[Window, ...]]:
+    """Raises DataError for a file that holds no windows, or those of another version."""
+    lines = whole_lines(path)
+    header = header_of(lines[0].text if lines else "", path)
+    windows = []
+    for line in lines[1:]:
+        try:
+            windows.append(msgspec.json.decode(line.text, type=Window))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} line {line.number} is not a window: {error}.", _MAKE) from None
+    if not windows:
+        raise DataError(f"{path} holds no window yet.", _MAKE)
+    return header, tuple(windows)

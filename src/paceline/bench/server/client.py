@@ -26,7 +26,7 @@ from paceline.bench.server.http import (
 from paceline.bench.server.served import Served, introduce, no_model
 from paceline.errors import EndpointError, SettingError
 from paceline.monitor.counters import Counters, read_counters
-from paceline.monitor.prometheus import scrape
+from paceline.monitor.scrape import scrape
 
 _IDLE_S = 4.0  # servers commonly close a connection after 5 s, perhaps as we send
 WARM_UP = WorkloadPrompt(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paceline.bench.server.result import AGAINST, FIRST, EndpointResult
-from paceline.monitor.counters import Counters, says
+from paceline.monitor.counters import Counters
+from paceline.monitor.dialects import dialect_named
 
 
 def title(server: str) -> str:
@@ -28,7 +29,7 @@ def counter_meanings(result: EndpointResult) -> list[str]:
         for server in result.servers
         if (counters := result.counters(server, n)) is not None and counters.has_drafts
     )
-    return [sentence for kind in kinds for sentence in says(kind)]
+    return [sentence for kind in kinds for sentence in dialect_named(kind).says]
 
 
 def why_none(result: EndpointResult, server: str, counters: Counters | None) -> str:

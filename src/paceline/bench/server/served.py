@@ -15,7 +15,7 @@ from paceline.bench.server.answer import (
 from paceline.bench.server.http import Http
 from paceline.errors import EndpointError, ModelError, SettingError
 from paceline.monitor.counters import read_counters
-from paceline.monitor.prometheus import scrape
+from paceline.monitor.scrape import scrape
 
 _OWNERS = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp"}
 _HINTS = {

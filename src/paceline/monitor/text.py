@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterable
 from typing import Any
 
-from paceline.monitor.verdict import Verdict
+from paceline.monitor.verdict import WatchVerdict
 from paceline.monitor.window import Window
 
 COLUMNS = 80
 _LABEL = 11
 
 
-def block(window: Window, verdict: Verdict | None) -> str:
+def block(window: Window, verdict: WatchVerdict | None) -> str:
     """A few lines. Without a verdict: a window that is recorded as it is."""
     clock = time.strftime("%H:%M:%S", time.localtime(window.started + window.seconds))
     head = f"{clock}  {'recorded' if verdict is None else _title(verdict)}"
     lines = [f"{head:<{COLUMNS - 10}}{window.seconds:>8.0f} s"]
-    lines += _line("load", _load(window))
-    lines += _line("rounds", _rounds(window))
-    lines += _line("accepted", _accepted(window))
-    lines += _line("time", _times(window, verdict))
+    parts = {
+        "load": _load(window),
+        "rounds": _rounds(window),
+        "accepted": _accepted(window),
+        "time": _times(window, verdict),
+    }
     if verdict is not None:
-        lines += _line("why", verdict.why)
-        lines += _line("change", [verdict.change] if verdict.change else [])
-        lines += _line("note", verdict.notes)
+        parts["why"] = " ".join(verdict.why)
+        parts["change"] = verdict.change or ""
+        parts["note"] = " ".join(verdict.notes)
+    for label, text in parts.items():
+        first = f"  {label}".ljust(_LABEL)
+        lines += textwrap.wrap(
+            f"{first}{text}" if text else "",
+            COLUMNS,
+            subsequent_indent=" " * _LABEL,
+            break_on_hyphens=False,
+        )
     return "\n".join(lines)
 
 
@@ -36,10 +45,10 @@ def warning(text: str) -> str:
     return "\n".join(textwrap.wrap(f"{clock}  {text}", COLUMNS, subsequent_indent=" " * 10))
 
 
-def document(window: Window, verdict: Verdict | None) -> dict[str, Any]:
+def document(window: Window, verdict: WatchVerdict | None) -> dict[str, Any]:
     """Everything of a window; None is what isn't known."""
-    total = window.total
-    drafted = window.tokens_a_drafted_round
+    total, drafted = window.total, window.tokens_a_drafted_round
+    speedup = verdict and verdict.speedup
     return {
         "event": "window",
         "started": window.started,
@@ -49,6 +58,7 @@ def document(window: Window, verdict: Verdict | None) -> dict[str, Any]:
         "running": window.running,
         "waiting": window.waiting,
         "tokens": window.tokens,
+        "speedup": speedup and speedup.value,
         "drafted_rounds": total.drafts,
         "rounds": window.rounds,
         "tokens_per_round": window.tokens_per_round,
@@ -56,24 +66,24 @@ def document(window: Window, verdict: Verdict | None) -> dict[str, Any]:
         "tokens_per_drafted_round_95": drafted and [drafted.low, drafted.high],
         "acceptance_rate": total.acceptance_rate,
         "accepted_at": list(total.accepted_at),
-        "ms_per_token": total.s_per_token and 1e3 * total.s_per_token,
-        "baseline_ms_per_token": verdict and verdict.baseline_s and 1e3 * verdict.baseline_s,
+        "seconds_per_token": total.s_per_token,
+        "baseline_seconds_per_token": verdict and verdict.baseline_s,
         "recent": dict(total.recent),
         "counters": total.as_json(),
         "verdict": verdict and verdict.as_json(),
     }
 
 
-def _title(verdict: Verdict) -> str:
-    times = verdict.speedup
-    if times is None:
+def _title(verdict: WatchVerdict) -> str:
+    one = verdict.speedup
+    if one is None:
         return verdict.state
-    return f"{verdict.state}: {times.value:.2f} speedup ({times.low:.2f} to {times.high:.2f})"
+    return f"{verdict.state}: speedup {one.value:.2f}× ({one.low:.2f} to {one.high:.2f})"
 
 
-def _load(window: Window) -> list[str]:
+def _load(window: Window) -> str:
     if window.tokens == 0:
-        return ["no tokens were counted."]
+        return "no tokens were counted."
     parts = []
     if window.load is not None:
         each = "" if window.workers == 1 else f" on each of {window.workers} workers"
@@ -82,55 +92,42 @@ def _load(window: Window) -> list[str]:
         parts.append(f"{window.waiting:.1f} waiting")
     if window.tokens is not None:
         parts.append(f"{window.tokens:,.0f} tokens, {window.tokens / window.seconds:.1f} a second")
-    return [", ".join(parts) + "."] if parts else ["not told."]
+    return f"{', '.join(parts) or 'not counted'}."
 
 
-def _rounds(window: Window) -> list[str]:
+def _rounds(window: Window) -> str:
     total, rounds, per_round = window.total, window.rounds, window.tokens_per_round
     if not total.has_drafts:
-        return ["no drafts counted."]
+        return "no drafts counted."
     if total.drafts is None:
         counted = "" if total.steps is None else f"{total.steps:,.0f} verified"
         each = "" if per_round is None else f"{per_round:.2f} tokens each"
-        return [", ".join(part for part in (counted, each) if part) + "."]
+        return f"{', '.join(part for part in (counted, each) if part)}."
     told = f"{total.drafts:,.0f} with a draft"
     if total.tokens_per_drafted_round is not None:
         told += f", {total.tokens_per_drafted_round:.2f} tokens each"
     if rounds is not None and per_round is not None and rounds > total.drafts:
         told += f"; {rounds:,.0f} in all, {per_round:.2f} tokens each"
-    return [told + "."]
+    return f"{told}."
 
 
-def _accepted(window: Window) -> list[str]:
+def _accepted(window: Window) -> str:
     total = window.total
     if total.acceptance_rate is None:
         recent = total.recent.get("tokens_per_round")
-        return [f"its gauge of now: {recent:.2f} tokens per round."] if recent else []
+        return f"its gauge of now: {recent:.2f} tokens per round." if recent else ""
     text = f"{total.acceptance_rate:.0%} of {total.drafted:,.0f}"
     if total.accepted_at:
         shown = [f"{100 * share:.0f}" for share in total.accepted_at[:16]]
         more = " …" if len(total.accepted_at) > 16 else ""
         text += f"; by position {' '.join(shown)}{more} %"
-    return [text + "."]
+    return f"{text}."
 
 
-def _times(window: Window, verdict: Verdict | None) -> list[str]:
+def _times(window: Window, verdict: WatchVerdict | None) -> str:
     if window.total.s_per_token is None:
-        return []
+        return ""
     text = f"{1e3 * window.total.s_per_token:.2f} ms a token"
     if verdict is not None and verdict.baseline_s:
         text += f"; {1e3 * verdict.baseline_s:.2f} without drafts"
-    return [text + "."]
-
-
-def _line(label: str, sentences: Iterable[str]) -> list[str]:
-    text = " ".join(sentences)
-    if not text:
-        return []
-    return textwrap.wrap(
-        text,
-        COLUMNS,
-        initial_indent=f"  {label}".ljust(_LABEL),
-        subsequent_indent=" " * _LABEL,
-        break_on_hyphens=False,
-    )
+    return f"{text}."
