@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from paceline.cli.main import parser
+from paceline.cli.main import VERBS, parser
 
 HEAD = """# Command line
 
@@ -24,9 +24,9 @@ one line on stderr. Text and documents go to stdout, figures and progress to std
 def page() -> str:
     """The whole page: the top help, then one section a verb."""
     os.environ["COLUMNS"] = "100"
-    top = parser()
-    [verbs] = [a for a in top._actions if isinstance(a, argparse._SubParsersAction)]
-    parts = [HEAD, section("paceline", top.format_help())]
+    whole = parser(*VERBS)
+    [verbs] = [a for a in whole._actions if isinstance(a, argparse._SubParsersAction)]
+    parts = [HEAD, section("paceline", parser().format_help())]
     parts += [
         section(f"paceline {name}", verb.format_help()) for name, verb in verbs.choices.items()
     ]

@@ -1,4 +1,4 @@
-"""`paceline bench --endpoint`: a live server as a user meets it."""
+"""`paceline bench-server`: a live server as a user meets it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_two_servers_are_compared_on_a_card_and_in_a_file(
 ) -> None:
     with serving(pause_s=0.01) as first, serving(pause_s=0.1) as against:
         code, out, err = run(
-            "bench", "--endpoint", first.url, "--against", against.url, "--prompts", prompts,
+            "bench-server", first.url, "--against", against.url, "--prompts", prompts,
             "--concurrency", "1,2", "-o", "r.jsonl",
         )  # fmt: skip
     assert code == 0, err
@@ -53,7 +53,7 @@ def test_two_servers_are_compared_on_a_card_and_in_a_file(
 def test_the_same_figures_as_json(run: Run, prompts: str) -> None:
     with serving() as server:
         code, out, _ = run(
-            "bench", "--endpoint", server.url, "--prompts", prompts, "--json", "-o", "r.jsonl"
+            "bench-server", server.url, "--prompts", prompts, "--json", "-o", "r.jsonl"
         )
     document = json.loads(out)
     assert code == 0
@@ -64,7 +64,7 @@ def test_the_same_figures_as_json(run: Run, prompts: str) -> None:
 
 def test_a_second_start_measures_nothing_again(run: Run, prompts: str) -> None:
     with serving() as server:
-        command = ("bench", "--endpoint", server.url, "--prompts", prompts, "-o", "r.jsonl")
+        command = ("bench-server", server.url, "--prompts", prompts, "-o", "r.jsonl")
         assert run(*command)[0] == 0
         asked = len(server.prompts())
         code, out, _ = run(*command)
@@ -79,14 +79,14 @@ def test_a_key_comes_from_the_environment_and_goes_nowhere_else(
     monkeypatch.setenv("MY_KEY", "sk-secret")
     with serving() as server, serving() as against:
         code, out, err = run(
-            "bench", "--endpoint", server.url, "--against", against.url, "--prompts", prompts,
+            "bench-server", server.url, "--against", against.url, "--prompts", prompts,
             "--api-key-env", "MY_KEY", "-o", "r.jsonl",
         )  # fmt: skip
         assert code == 0
         assert all(h.get("Authorization") == "Bearer sk-secret" for h in server.headers)
         assert not any("Authorization" in h for h in against.headers)
     assert "sk-secret" not in out + err + (tmp_path / "r.jsonl").read_text()
-    code, _, err = run("bench", "--endpoint", "http://x", "--api-key-env", "NOT_THERE")
+    code, _, err = run("bench-server", "http://x", "--api-key-env", "NOT_THERE")
     assert code == 2
     assert "NOT_THERE, and that variable is not set" in err
 
@@ -94,23 +94,18 @@ def test_a_key_comes_from_the_environment_and_goes_nowhere_else(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--against", "http://a"], "--against is given without --endpoint"),
-        (["--concurrency", "4"], "--concurrency is given without --endpoint"),
-        ([], "There is nothing to measure"),
-        (["--endpoint", "ftp://x"], "Write http://HOST:PORT"),
-        (["--endpoint", "http://a", "-d", "lookup"], "--draft is given with --endpoint"),
-        (["--endpoint", "http://a", "-n", "3"], "--max-draft-tokens is given with --endpoint"),
-        (["--endpoint", "http://a", "--repeats", "2"], "--repeats is given with --endpoint"),
-        (["toy", "--endpoint", "http://a"], "TARGET (toy) is given with --endpoint"),
-        (["--endpoint", "http://a", "--against-model", "m"], "given without --against"),
-        (["--endpoint", "http://a", "--against", "http://a"], "the same server"),
-        (["--endpoint", "http://a", "--concurrency", "0"], "0 is below 1"),
-        (["--endpoint", "http://a", "--timeout", "0"], "not above 0"),
-        (["--endpoint", "http://a", "--ban-text", "x"], "--ban-text is 'x'"),
+        ([], "required: URL"),
+        (["http://a", "-d", "lookup"], "nrecognized arguments: -d"),
+        (["ftp://x"], "Write http://HOST:PORT"),
+        (["http://a", "--against-model", "m"], "given without --against"),
+        (["http://a", "--against", "http://a"], "the server that is measured"),
+        (["http://a", "--concurrency", "0"], "0 is below 1"),
+        (["http://a", "--timeout", "0"], "not above 0"),
+        (["http://a", "--ban-text", "x"], "--ban-text is 'x'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(run: Run, arguments: list[str], said: str) -> None:
-    code, out, err = run("bench", *arguments)
+    code, out, err = run("bench-server", *arguments)
     assert (code, out) == (2, "")
     assert said in err
     assert "Traceback" not in err
@@ -121,30 +116,12 @@ def test_more_clients_than_prompts_are_refused_before_anything_is_asked(
 ) -> None:
     with serving() as server:
         code, out, err = run(
-            "bench", "--endpoint", server.url, "--prompts", prompts, "--concurrency", "1,16"
+            "bench-server", server.url, "--prompts", prompts, "--concurrency", "1,16"
         )
         assert server.headers == []
     assert (code, out) == (2, "")
     assert "--concurrency is 16" in err
     assert "at most --concurrency 4" in err
-
-
-def test_every_option_of_a_model_in_this_process_is_refused(run: Run) -> None:
-    """An option that `bench` gains must be taken here or refused: none is dropped silently."""
-    from paceline.cli import bench_server as bench_endpoint
-    from paceline.cli.main import parser
-
-    bench = parser()._subparsers._group_actions[0].choices["bench"]  # type: ignore[union-attr]
-    taken = {
-        "help", "endpoint", "prompts", "raw", "categories", "sample", "sample_seed", "max_tokens",
-        "out", "json", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
-        "presence_penalty", "frequency_penalty", "logit_bias", "ban_token", "allow_token",
-        "ban_text", "min_tokens", "seed", *bench_endpoint._LIVE,
-    }  # fmt: skip
-    for action in bench._actions:
-        if action.dest not in taken:
-            assert action.dest in bench_endpoint._IN_PROCESS, action.dest
-            assert action.default == bench_endpoint._IN_PROCESS[action.dest], action.dest
 
 
 @pytest.mark.parametrize("setting", ["--top-k", "--min-p", "--repetition-penalty"])
@@ -153,12 +130,12 @@ def test_settings_that_a_server_is_not_known_to_take_are_refused(
 ) -> None:
     command = ("--prompts", prompts, setting, "1" if setting == "--top-k" else "0.5")
     with serving(models={"data": [{"id": "m", "owned_by": "somebody"}]}) as server:
-        code, _, err = run("bench", "--endpoint", server.url, *command)
+        code, _, err = run("bench-server", server.url, *command)
         assert code == 2
         assert f"{setting} is" in err
         assert not server.seen
     with serving() as server:
-        assert run("bench", "--endpoint", server.url, *command)[0] == 0
+        assert run("bench-server", server.url, *command)[0] == 0
         assert setting.strip("-").replace("-", "_") in server.seen[-1]
 
 
@@ -169,14 +146,14 @@ def test_nobody_there_a_wrong_model_and_a_web_page_are_one_line_each(
         pass
     with serving() as server, serving(models="<html></html>") as metrics:
         for arguments in (
-            ["--endpoint", gone.url, "--retries", "0"],
-            ["--endpoint", server.url, "--model", "x"],
-            ["--endpoint", metrics.url],
+            [gone.url, "--retries", "0"],
+            [server.url, "--model", "x"],
+            [metrics.url],
         ):
-            code, out, err = run("bench", *arguments, "--prompts", prompts)
+            code, out, err = run("bench-server", *arguments, "--prompts", prompts)
             assert (code, out) == (2, "")
             assert err.count("\n") == 1
-            assert err.startswith("paceline bench: ")
+            assert err.startswith("paceline bench-server: ")
 
 
 def test_when_every_prompt_fails_the_reason_is_told(run: Run, prompts: str) -> None:
@@ -190,7 +167,7 @@ def test_when_every_prompt_fails_the_reason_is_told(run: Run, prompts: str) -> N
             send(handler, 400, {"error": {"message": "too long by far"}})
 
     with serving(behave=[refuse] * 10) as server:
-        code, _, err = run("bench", "--endpoint", server.url, "--prompts", prompts)
+        code, _, err = run("bench-server", server.url, "--prompts", prompts)
     assert code == 2
     assert "No prompt was answered" in err
     assert "too long by far" in err
@@ -205,7 +182,7 @@ def test_what_was_measured_before_a_server_died_is_told(
     from fake_server import stream
 
     with serving(behave=[stream, stream, stream, moved]) as server:
-        command = ("bench", "--endpoint", server.url, "--prompts", prompts, "-o", "r.jsonl")
+        command = ("bench-server", server.url, "--prompts", prompts, "-o", "r.jsonl")
         code, out, err = run(*command)
         assert code == 2
         assert "output tokens" in out
@@ -220,7 +197,7 @@ def test_a_run_that_measured_nothing_leaves_no_file(run: Run, prompts: str, tmp_
         send(handler, 400, {"error": {"message": "no chat template"}})
 
     with serving(behave=[refuse]) as server:
-        command = ("bench", "--endpoint", server.url, "--prompts", prompts, "-o", "r.jsonl")
+        command = ("bench-server", server.url, "--prompts", prompts, "-o", "r.jsonl")
         code, out, err = run(*command)
     assert (code, out) == (2, "")
     assert "no chat template" in err
@@ -229,7 +206,7 @@ def test_a_run_that_measured_nothing_leaves_no_file(run: Run, prompts: str, tmp_
 
 def test_raw_prompts_are_warmed_up_raw(run: Run, prompts: str) -> None:
     with serving() as server:
-        assert run("bench", "--endpoint", server.url, "--prompts", prompts, "--raw")[0] == 0
+        assert run("bench-server", server.url, "--prompts", prompts, "--raw")[0] == 0
     assert len(server.seen) == 5
     assert all("prompt" in body for body in server.seen)
 
@@ -238,7 +215,7 @@ def test_an_interrupt_keeps_what_was_measured(prompts: str, tmp_path: Path) -> N
     out = tmp_path / "r.jsonl"
     with serving(pause_s=0.2) as server:
         command = [
-            sys.executable, "-m", "paceline.cli.main", "bench", "--endpoint", server.url,
+            sys.executable, "-m", "paceline.cli.main", "bench-server", server.url,
             "--prompts", prompts, "-o", str(out),
         ]  # fmt: skip
         process = subprocess.Popen(
@@ -263,7 +240,7 @@ def test_a_key_that_no_header_holds_is_refused_and_not_repeated(
     run: Run, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setenv("MY_KEY", key)
-    code, _, err = run("bench", "--endpoint", "http://127.0.0.1:9", "--api-key-env", "MY_KEY")
+    code, _, err = run("bench-server", "http://127.0.0.1:9", "--api-key-env", "MY_KEY")
     assert code == 2
     assert "printable ASCII" in err
     assert "SECR" not in err

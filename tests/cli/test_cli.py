@@ -20,7 +20,7 @@ GENERATE = ("generate", "toy:3", "--raw", "-p", "abcabc", "--max-tokens", "20")
 
 
 def test_a_verb_loads_no_other_one() -> None:
-    asked = "import sys; from paceline.cli import main; main.parser(['report'])"
+    asked = "import sys; from paceline.cli import main; main.parser('report')"
     ended = subprocess.run(
         [sys.executable, "-c", f"{asked}; print('paceline.cli.bench' in sys.modules)"],
         check=True,
@@ -34,7 +34,7 @@ def test_every_verb_is_in_the_help_and_a_wrong_one_is_refused(run) -> None:
     code, out, _ = run("--help")
     assert code == 0
     for verb in VERBS:
-        assert f"\n    {verb} " in out
+        assert f"\n    {verb}" in out
         assert run(verb, "--help")[0] == 0
     assert "Did you mean 'report'?" in run("reprot")[2]
 
@@ -245,7 +245,7 @@ BAD = {
     "category": (("bench", "toy", "--categories", "edit,maht"), "Did you mean 'maths'"),
     "stop token": ((*GENERATE, "--stop-token", "99"), "Token 99"),
     "max_draft_tokens": ((*GENERATE, "-n", "-1"), "-1 is below 0"),
-    "limit of words": ((*GENERATE, "-n", "x"), "'x' is no whole number"),
+    "limit of words": ((*GENERATE, "-n", "x"), "'x' is not a whole number"),
     "temperature": ((*GENERATE, "--temperature", "-0.5"), "temperature is -0.5. It must be 0"),
     "top-p of 0": ((*GENERATE, "--top-p", "0"), "top_p is 0.0. It must be above 0"),
     "top-p over 1": ((*GENERATE, "--top-p", "1.5"), "top_p is 1.5"),
@@ -303,7 +303,7 @@ def test_a_prompt_that_is_no_utf_8_is_refused(run, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdin", stdin)
     code, _, err = run("generate", "toy", "--raw")
     assert code == 2
-    assert "no UTF-8" in err
+    assert "not UTF-8" in err
 
 
 def test_a_bench_without_any_measured_prompt_is_a_failure(run, tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ def test_check_says_what_fits_and_what_width_costs(run) -> None:
         "fits: same 27 tokens",
         "r(8)=",
         "of its own tokens",
-        "text equal to plain",
+        "text equal to the baseline",
         "sound     yes",
     ):
         assert part in out

@@ -52,7 +52,7 @@ def test_also_adds_what_it_changes(bench) -> None:
     assert (sampled.sampling.temperature, sampled.sampling.seed) == (1.0, 3)
     models = {one.target["model"] for one in result.configurations}
     assert len(models) == 2
-    assert "as fast as plain --target toy:4" in out
+    assert "as fast as baseline --target toy:4" in out
     for one in result.drafted:
         assert result.ratio(one.name) == result.ratio(one.name, beside=one.baseline)
         assert (result.ratio(one.name) == result.ratio(one.name, beside="baseline")) == (
@@ -235,7 +235,7 @@ def test_a_finished_bench_started_again_says_it_again(bench) -> None:
     before = read_result("out.jsonl").runs
     second = bench("-n", "2")
     assert first[:2] == second[:2]
-    assert "All 4 runs are in that file: none is measured anew" in second[2]
+    assert "All 4 runs are in that file already" in second[2]
     assert read_result("out.jsonl").runs == before
 
 

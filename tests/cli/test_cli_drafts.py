@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,12 +112,10 @@ def test_what_is_said_of_the_target_holds_for_a_draft_on_the_same_engine_and_thr
         raise ModelError(f"{model} was asked for.", "That is all.")
 
     monkeypatch.setattr(options, "load", load)
-    said = {"threads": 3, "dtype": "float32", "cache_type": "float16"}
-    args = argparse.Namespace(
-        draft_engine=engine, draft_context=None, device=None, precision=None, **said
-    )
+    said: dict[str, Any] = {"threads": 3, "dtype": "float32", "cache_type": "float16"}
+    loading, place = options.DraftOptions(draft_engine=engine), options.PlaceOptions(**said)
     with ToyEngine.load("toy:3") as target, pytest.raises(ModelError, match="was asked for"):
-        options.load_draft(args, "draft.gguf", target)
+        loading.load("draft.gguf", target, place)
     assert {name: given[name] for name in said if name in given} == {
         name: said[name] for name in kept
     }

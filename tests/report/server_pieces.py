@@ -75,7 +75,7 @@ def live(
     prompts = [(f"{c}-{i}", c) for c in categories for i in range(each)]
     header = Header(
         **{
-            "command": ("paceline", "bench", "--endpoint", "http://gpu-1:8000"),
+            "command": ("paceline", "bench-server", "http://gpu-1:8000"),
             "started": "2026-03-01T12:00:00+00:00",
             "servers": {name: SERVERS[name] for name in servers},
             "workload": {

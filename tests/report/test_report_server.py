@@ -202,7 +202,7 @@ def test_texts_are_compared_only_where_greedy() -> None:
 def test_how_it_was_measured_holds_every_fact_and_the_command() -> None:
     said = text(live())
     for fact in (
-        "paceline bench --endpoint http://gpu-1:8000",
+        "paceline bench-server http://gpu-1:8000",
         "endpoint: version: 0.32.0",
         "sent: max\\_tokens: 60",
         "patience: retries: 4",
@@ -291,7 +291,7 @@ def test_a_run_of_a_real_server_becomes_a_page(
     drafts = "vllm:spec_decode_num_drafts_total"
     page = lambda server: f"vllm:generation_tokens_total {server.tokens}\n{drafts} 0\n"  # noqa: E731
     with serving(pause_s=0.005, metrics=page) as first, serving(pause_s=0.02) as against:
-        command = ["bench", "--endpoint", first.url, "--against", against.url]
+        command = ["bench-server", first.url, "--against", against.url]
         assert (
             main([*command, "--prompts", "p.jsonl", "--concurrency", "1,2", "-o", "r.jsonl"]) == 0
         )

@@ -1,4 +1,4 @@
-"""`paceline bench`: plain and drafted decoding of the same prompts, and what paid."""
+"""`paceline bench`: the same prompts decoded with and without drafts, and which was faster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ from paceline.bench.local.result import BenchResult, as_document
 from paceline.bench.local.run import Run
 from paceline.bench.local.summary import card
 from paceline.bench.prompts.workload import Workload
-from paceline.cli import bench_server as bench_endpoint
-from paceline.cli import options
-from paceline.cli.bench_configurations import Configurations, add_also, add_configuration
+from paceline.cli.configurations import ConfigurationOptions, Configurations
+from paceline.cli.options import dated_path, out_path
 from paceline.cli.parser import Parser, at_least
-from paceline.cli.workloads import add_workload, workload_of
+from paceline.cli.settings import add_verb, flag, group, option
+from paceline.cli.workloads import PromptOptions
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
 from paceline.simulate.record import is_replayable, sources_of, trace_of
@@ -37,71 +36,65 @@ EXAMPLES = """\
   paceline bench model.gguf -n auto,3 --also "--temperature 0.8" --also "--verifier block -n 7\""""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of `paceline bench`."""
+
+    shared: ConfigurationOptions = group(ConfigurationOptions)
+    also: tuple[str, ...] = option(
+        "more configurations, of these options with some changed: drafts, limits, costs, verifier, "
+        'loading (with --target MODEL), sampling, as in "--verifier block --temperature 0.8" '
+        "(repeatable)",
+        repeat=True,
+        metavar="OPTIONS",
+    )
+    prompts: PromptOptions = group(PromptOptions)
+    max_tokens: int = option(
+        "most tokens an answer (default: 128)", default=128, type=at_least(2), metavar="N"
+    )
+    repeats: int = option(
+        "times each prompt is run (default: 1)", default=1, type=at_least(1), metavar="N"
+    )
+    warm: bool = flag(
+        "allow drafts that remember earlier prompts; else every prompt meets a fresh one"
+    )
+    out: str | None = option(
+        "the file of runs, JSONL (default: paceline-bench-DATE-TIME.jsonl)", "-o", metavar="FILE"
+    )
+    record: str | None = option(
+        "also write what each draft would have offered at every token, for `simulate`",
+        metavar="FILE",
+    )
+    json: bool = flag("print the statistics as JSON, not the summary")
+
+
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
+    """Add the verb to the command line."""
+    parser = add_verb(
+        verbs,
         "bench",
+        Settings,
+        run,
         examples=EXAMPLES,
-        help="compare plain and drafted decoding on your prompts",
         description=(
-            "Decode every prompt plainly and with each draft and limit, interleaved, and print a "
-            "card.\nEverything measured goes to a file as it comes: started again with the same "
-            "file, a\nbench goes on where it was. `paceline report FILE` makes a page of it."
+            "Decode every prompt without a draft and with each draft and limit, interleaved, and "
+            "print a\nsummary. Everything measured goes to a file as it comes: started again with "
+            "the same file, a\nbench goes on where it was. `paceline report FILE` makes a page of "
+            "it. For a live server:\n`paceline bench-server`."
         ),
     )
-    options.add_target(parser)
-    parser.may_leave_out("target")
-    bench_endpoint.add_endpoint(parser)
-    add_configuration(parser)
-    add_also(parser)
-    add_workload(parser)
-    parser.add_argument(
-        "--max-tokens",
-        type=at_least(2),
-        default=128,
-        metavar="N",
-        help="most tokens an answer (default: 128)",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=at_least(1),
-        default=1,
-        metavar="N",
-        help="times each prompt is run (default: 1)",
-    )
-    parser.add_argument(
-        "--warm",
-        action="store_true",
-        help="allow drafts that remember earlier prompts; else every prompt meets a fresh one",
-    )
-    parser.add_argument(
-        "-o",
-        "--out",
-        metavar="FILE",
-        help="the file of runs, JSONL (default: paceline-bench-DATE-TIME.jsonl)",
-    )
-    parser.add_argument(
-        "--record",
-        metavar="FILE",
-        help="also write what each draft would have offered at every token, for `simulate`",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the figures as JSON, not the card"
-    )
-    options.add_draft_loading(parser)
-    options.add_sampling(parser)
-    parser.set_defaults(run=run)
+    parser.quoting = ("--also",)
 
 
-def run(args: argparse.Namespace) -> int:
-    if args.endpoint is not None:
-        return bench_endpoint.run(args)
-    bench_endpoint.refuse_without_endpoint(args)
-    workload = workload_of(args)
-    _check(args)
-    out = options.out_path(args.out or f"paceline-bench-{datetime.now():%Y%m%d-%H%M%S}.jsonl", "-o")
-    record = None if args.record is None else _record_path(args.record, out)
+def run(settings: Settings) -> int:
+    """Measure, print the summary, and return the exit code."""
+    workload = settings.prompts.workload()
+    _check(settings)
+    out = dated_path(settings.out, "paceline-bench")
+    record = None if settings.record is None else _record_path(settings.record, out)
     with ExitStack() as stack:
-        configurations = with_baseline(Configurations(stack).all(args))
+        made = Configurations(stack, warm=settings.warm)
+        configurations = with_baseline(made.all(settings.shared, settings.also))
         engine = configurations[0].engine
         assert engine is not None
         if record is not None:
@@ -110,9 +103,9 @@ def run(args: argparse.Namespace) -> int:
             engine,
             configurations,
             workload,
-            max_tokens=args.max_tokens,
-            repeats=args.repeats,
-            seed=args.seed or 0,
+            max_tokens=settings.max_tokens,
+            repeats=settings.repeats,
+            seed=settings.shared.sampling.seed or 0,
             command=("paceline", *sys.argv[1:]),
             bandwidth=_bandwidth(engine),
         )
@@ -128,9 +121,11 @@ def run(args: argparse.Namespace) -> int:
             first = next((f"{id}: {why}" for id, why in result.failed.items()), "")
             raise unwritten or DataError(
                 f"No prompt was measured. {first or 'It was interrupted.'}",
-                "Mend that and run it again.",
+                "Correct that and run it again.",
             )
-        print(json.dumps(as_document(result), ensure_ascii=False) if args.json else card(result))
+        print(
+            json.dumps(as_document(result), ensure_ascii=False) if settings.json else card(result)
+        )
         if unwritten:
             raise unwritten
         print(f"Everything measured is in {out}: `paceline report {out}`.", file=sys.stderr)
@@ -143,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
 def _record_path(given: str, out: Path) -> Path:
     """Where the recording goes: over one of this very command at most, which a second start makes
     anew. Raises DataError."""
-    path = options.out_path(given, "--record")
+    path = out_path(given, "--record")
     if path.absolute() == out.absolute():
         raise DataError(f"{path} is the file of runs too.", "Choose another file with --record.")
     if path.exists() and path.stat().st_size and not _is_own_recording(path):
@@ -167,8 +162,8 @@ def _bandwidth(engine: Engine) -> float | None:
     )
 
 
-def _check(args: argparse.Namespace) -> None:
-    if args.lossy and args.record is not None:
+def _check(settings: Settings) -> None:
+    if settings.shared.rules.lossy and settings.record is not None:
         raise SettingError(
             "A lossy verifier accepts other tokens than those a recording counts as right.",
             "Record with an exact verifier, or drop --record.",
@@ -258,7 +253,7 @@ class _Shown:
 
 def _going_on(done: int, total: int) -> str:
     if done == total:
-        return f"All {total} runs are in that file: none is measured anew. Name another to do so."
+        return f"All {total} runs are in that file already. Name another file to start anew."
     return f"Going on: {done} of {total} runs are there."
 
 

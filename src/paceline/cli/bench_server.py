@@ -1,4 +1,4 @@
-"""`paceline bench --endpoint URL`: prompts over a server's API, or two servers in turns."""
+"""`paceline bench-server URL`: prompts over a server's API, or two servers in turns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tqdm import tqdm
 
@@ -24,101 +24,144 @@ from paceline.bench.server.http import Patience
 from paceline.bench.server.load import Block, plan, run_load
 from paceline.bench.server.result import AGAINST, FIRST, Asked, EndpointResult, Header
 from paceline.bench.server.summary import server_summary
-from paceline.cli import options
-from paceline.cli.parser import at_least
-from paceline.cli.workloads import workload_of
+from paceline.cli.options import SamplingOptions, dated_path
+from paceline.cli.parser import Parser, at_least, number_above_zero, several
+from paceline.cli.settings import add_verb, argument, flag, group, option
+from paceline.cli.workloads import PromptOptions
 from paceline.errors import DataError, PacelineError, SettingError
 from paceline.types import Sampling
 
 _SEED = 0
-_LIVE = (
-    "against",
-    "model",
-    "against_model",
-    "api_key_env",
-    "against_api_key_env",
-    "concurrency",
-    "timeout",
-    "retries",
-    "metrics",
-    "against_metrics",
-)
-# Options of `bench` that are about a model in this process, and what they are unless given.
-_IN_PROCESS: Mapping[str, object] = {
-    "target": None,
-    "engine": None,
-    "context": None,
-    **dict.fromkeys(options.PLACE),
-    "draft": None,
-    "max_draft_tokens": [None],
-    "costs": None,
-    "verifier": None,
-    "allow_chains": False,
-    "lossy": False,
-    "also": [],
-    "repeats": 1,
-    "warm": False,
-    "record": None,
-    "draft_engine": None,
-    "draft_context": None,
-}
+
+EXAMPLES = """\
+  paceline bench-server http://localhost:8000 --concurrency 1,8
+  paceline bench-server http://localhost:8000 --against http://localhost:8001 -o run.jsonl"""
 
 
-def add_endpoint(parser: argparse.ArgumentParser) -> None:
-    """The options for a live server instead of a TARGET."""
-    group = parser.add_argument_group("a live server, in place of TARGET (docs/endpoints.md)")
-    group.add_argument(
-        "--endpoint", metavar="URL", help="measure this OpenAI-compatible server: http://HOST:PORT"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """The servers, and how they are asked."""
+
+    title: ClassVar[str] = "the servers (docs/endpoints.md)"
+    url: str = argument("measure this OpenAI-compatible server: http://HOST:PORT", metavar="URL")
+    against: str | None = option(
+        "in turns with this one, such as the same without drafts", metavar="URL"
     )
-    group.add_argument(
-        "--against", metavar="URL", help="in turns with this one, such as the same without drafts"
-    )
-    group.add_argument("--model", metavar="NAME", help="which of its models (default: its only)")
-    group.add_argument("--against-model", metavar="NAME", help="the same of --against")
-    group.add_argument(
-        "--api-key-env", metavar="NAME", help="the environment variable that holds its key"
-    )
-    group.add_argument("--against-api-key-env", metavar="NAME", help="the same of --against")
-    group.add_argument(
-        "--concurrency",
-        type=_counts,
+    model: str | None = option("which of its models (default: its only)", metavar="NAME")
+    against_model: str | None = option("the same of --against", metavar="NAME")
+    api_key_env: str | None = option("the environment variable that holds its key", metavar="NAME")
+    against_api_key_env: str | None = option("the same of --against", metavar="NAME")
+    concurrency: tuple[int, ...] = option(
+        "clients at once; several are measured one after another (default: 1)",
+        default=(1,),
+        type=several(at_least(1)),
         metavar="N[,N…]",
-        help="clients at once; several are measured one after another (default: 1)",
     )
-    group.add_argument(
-        "--timeout",
-        type=_seconds,
+    timeout: float | None = option(
+        "most seconds an answer (default: 600, and 120 to its first token)",
+        type=number_above_zero,
         metavar="SECONDS",
-        help="most seconds an answer (default: 600, and 120 to its first token)",
     )
-    group.add_argument(
-        "--retries",
-        type=at_least(0),
-        metavar="N",
-        help="after 429, 5xx or a broken connection (default: 4)",
+    retries: int | None = option(
+        "after 429, 5xx or a broken connection (default: 4)", type=at_least(0), metavar="N"
     )
-    group.add_argument(
-        "--metrics", metavar="URL", help="its page of counters (default: /metrics of the server)"
+    metrics: str | None = option(
+        "its page of counters (default: /metrics of the server)", metavar="URL"
     )
-    group.add_argument("--against-metrics", metavar="URL", help="the same of --against")
+    against_metrics: str | None = option("the same of --against", metavar="URL")
+
+    def check(self) -> None:
+        """Refuse what lacks its server, and a comparison of a server with itself."""
+        for name in ("against_model", "against_api_key_env", "against_metrics"):
+            if getattr(self, name) is not None and self.against is None:
+                raise SettingError(
+                    f"--{name.replace('_', '-')} is given without --against.", "Add --against URL."
+                )
+        if self.against == self.url and self.against_model in (None, self.model):
+            raise SettingError(
+                "--against is the server that is measured.",
+                "Name one that runs without drafts, or another way.",
+            )
+
+    async def connect(self, stack: AsyncExitStack) -> dict[str, Endpoint]:
+        """Both servers by their names in a result; the stack closes them."""
+        patience = Patience()
+        if self.timeout is not None:
+            patience = replace(patience, first_token_s=self.timeout, total_s=self.timeout)
+        if self.retries is not None:
+            patience = replace(patience, retries=self.retries)
+        first = connect(
+            self.url,
+            model=self.model,
+            key=_key(self.api_key_env, "--api-key-env"),
+            metrics=self.metrics,
+            patience=patience,
+        )
+        endpoints = {FIRST: await stack.enter_async_context(first)}
+        if self.against:
+            other = connect(
+                self.against,
+                model=self.against_model,
+                key=_key(self.against_api_key_env, "--against-api-key-env"),
+                metrics=self.against_metrics,
+                patience=patience,
+                option="--against",
+            )
+            endpoints[AGAINST] = await stack.enter_async_context(other)
+        return endpoints
 
 
-def run(args: argparse.Namespace) -> int:
-    _check(args)
-    workload = workload_of(args)
-    sampling = options.sampling_of(args, None)
-    blocks = plan(workload, args.concurrency or (1,), _SEED)
-    out = options.out_path(
-        args.out or f"paceline-endpoint-{datetime.now():%Y%m%d-%H%M%S}.jsonl", "-o"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of `paceline bench-server`."""
+
+    servers: ServerOptions = group(ServerOptions)
+    prompts: PromptOptions = group(PromptOptions)
+    max_tokens: int = option(
+        "most tokens an answer (default: 128)", default=128, type=at_least(2), metavar="N"
     )
-    result, error = _measure(args, workload, blocks, sampling, out)
+    out: str | None = option(
+        "the file of answers, JSONL (default: paceline-bench-server-DATE-TIME.jsonl)",
+        "-o",
+        metavar="FILE",
+    )
+    json: bool = flag("print the statistics as JSON, not the summary")
+    sampling: SamplingOptions = group(SamplingOptions)
+
+
+def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    """Add the verb to the command line."""
+    add_verb(
+        verbs,
+        "bench-server",
+        Settings,
+        run,
+        examples=EXAMPLES,
+        description=(
+            "Send every prompt to a live server, or to two in turns, and print a summary of tokens "
+            "per\nsecond, TTFT, TPOT and the acceptance rate that the server counts. Everything "
+            "measured goes\nto a file as it comes: the same command goes on from there."
+        ),
+    )
+
+
+def run(settings: Settings) -> int:
+    """Ask the servers, print the summary, and return the exit code."""
+    settings.servers.check()
+    workload = settings.prompts.workload()
+    sampling = settings.sampling.sampling(None)
+    blocks = plan(workload, settings.servers.concurrency, _SEED)
+    out = dated_path(settings.out, "paceline-bench-server")
+    result, error = _measure(settings, workload, blocks, sampling, out)
     if not result.asked:
         out.unlink(missing_ok=True)  # a header and nothing else
         raise error or DataError("Nothing was asked.", "Name prompts with --prompts.")
     if not any(one.answer.failure is None for one in result.asked):
         failed = f"{result.asked[0].id}: {result.asked[0].answer.failure}."
-        raise error or DataError(f"No prompt was answered. {failed}", "Mend that, run it again.")
-    shown = json.dumps(result.as_document(), ensure_ascii=False) if args.json else None
+        raise error or DataError(
+            f"No prompt was answered. {failed}", "Correct that and run it again."
+        )
+    shown = json.dumps(result.as_document(), ensure_ascii=False) if settings.json else None
     print(shown or server_summary(result))
     print(f"Everything measured is in {out}.", file=sys.stderr)
     if isinstance(error, PacelineError):
@@ -129,7 +172,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(
-    args: argparse.Namespace,
+    settings: Settings,
     workload: Workload,
     blocks: Sequence[Block],
     sampling: Sampling,
@@ -138,7 +181,7 @@ def _measure(
     """What was measured, and what ended it before its end, if anything did."""
     held: list[EndpointResult] = []
     try:
-        asyncio.run(_ask(args, workload, blocks, sampling, out, held))
+        asyncio.run(_ask(settings, workload, blocks, sampling, out, held))
     except (KeyboardInterrupt, PacelineError) as error:
         if not held:
             raise
@@ -147,7 +190,7 @@ def _measure(
 
 
 async def _ask(
-    args: argparse.Namespace,
+    settings: Settings,
     workload: Workload,
     blocks: Sequence[Block],
     sampling: Sampling,
@@ -155,10 +198,10 @@ async def _ask(
     held: list[EndpointResult],
 ) -> None:
     async with AsyncExitStack() as stack:
-        endpoints = await _connected(args, stack)
+        endpoints = await settings.servers.connect(stack)
         for endpoint in endpoints.values():
-            endpoint.fields = sampling_fields(sampling, args.max_tokens, endpoint.served.server)
-        header = _header(args, workload, sampling, endpoints)
+            endpoint.fields = sampling_fields(sampling, settings.max_tokens, endpoint.served.server)
+        header = _header(settings, workload, sampling, endpoints)
         file = stack.enter_context(EndpointFile.open(out, header))
         held.append(file.result)
         for endpoint in endpoints.values():
@@ -169,35 +212,8 @@ async def _ask(
         )
 
 
-async def _connected(args: argparse.Namespace, stack: AsyncExitStack) -> dict[str, Endpoint]:
-    patience = Patience()
-    if args.timeout is not None:
-        patience = replace(patience, first_token_s=args.timeout, total_s=args.timeout)
-    if args.retries is not None:
-        patience = replace(patience, retries=args.retries)
-    first = connect(
-        args.endpoint,
-        model=args.model,
-        key=_key(args.api_key_env, "--api-key-env"),
-        metrics=args.metrics,
-        patience=patience,
-    )
-    endpoints = {FIRST: await stack.enter_async_context(first)}
-    if args.against:
-        other = connect(
-            args.against,
-            model=args.against_model,
-            key=_key(args.against_api_key_env, "--against-api-key-env"),
-            metrics=args.against_metrics,
-            patience=patience,
-            option="--against",
-        )
-        endpoints[AGAINST] = await stack.enter_async_context(other)
-    return endpoints
-
-
 def _header(
-    args: argparse.Namespace,
+    settings: Settings,
     workload: Workload,
     sampling: Sampling,
     endpoints: Mapping[str, Endpoint],
@@ -211,8 +227,8 @@ def _header(
         prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
         fields={name: dict(endpoint.fields) for name, endpoint in endpoints.items()},
         sampling=asdict(sampling),
-        max_tokens=args.max_tokens,
-        concurrency=tuple(args.concurrency or (1,)),
+        max_tokens=settings.max_tokens,
+        concurrency=settings.servers.concurrency,
         patience=asdict(patience),
         seed=_SEED,
     )
@@ -251,62 +267,3 @@ def _key(variable: str | None, option: str) -> str | None:
             "Set it to the key alone, in one line.",
         )
     return key
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Refuse what says nothing of a live server, or lacks its server."""
-    for name, unset in _IN_PROCESS.items():
-        value = getattr(args, name, unset)
-        if value != unset:
-            raise SettingError(
-                f"{_written(name, value)} is given with --endpoint, and it is of a model in this "
-                "process.",
-                "Leave it out: the server decides it.",
-            )
-    for name in ("against_model", "against_api_key_env", "against_metrics"):
-        if getattr(args, name) is not None and args.against is None:
-            raise SettingError(f"{_option(name)} is given without --against.", "Add --against URL.")
-    if args.against is not None and args.against == args.endpoint:
-        same_model = args.against_model in (None, args.model)
-        if same_model:
-            raise SettingError(
-                "--against is the same server as --endpoint.",
-                "Name one that runs without drafts, or another way.",
-            )
-
-
-def refuse_without_endpoint(args: argparse.Namespace) -> None:
-    """For who measures a model in this process: refuse what is said of a live server, and neither
-    one."""
-    for name in _LIVE:
-        if getattr(args, name) is not None:
-            raise SettingError(
-                f"{_option(name)} is given without --endpoint.", "Add --endpoint URL."
-            )
-    if args.target is None:
-        raise SettingError(
-            "There is nothing to measure.", "Name a TARGET, or a server with --endpoint URL."
-        )
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _written(name: str, value: object) -> str:
-    return f"TARGET ({value})" if name == "target" else _option(name)
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    """An argument type: whole numbers from 1, separated by commas, each once."""
-    return tuple(dict.fromkeys(at_least(1)(part) for part in text.split(",")))
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value

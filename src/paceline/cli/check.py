@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,9 @@ from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.summary import describe
 from paceline.bench.machine import machine_metadata
 from paceline.bench.profile.profile import costs_for
-from paceline.cli import options
+from paceline.cli.options import DRAFT_HELP, DraftOptions, TargetOptions
 from paceline.cli.parser import Parser
+from paceline.cli.settings import add_verb, flag, group, option
 from paceline.engines.base import Engine
 from paceline.errors import PairError, PromptError
 from paceline.policy.costs import Costs
@@ -32,30 +33,39 @@ TEXT = (
 """Lower-case letters and spaces, which the smallest vocabulary has."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of `paceline check`."""
+
+    target: TargetOptions = group(TargetOptions)
+    draft: str | None = option(DRAFT_HELP, "-d", metavar="DRAFT")
+    json: bool = flag("print one JSON document instead")
+    loading: DraftOptions = group(DraftOptions)
+
+
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
+    """Add the verb to the command line."""
+    add_verb(
+        verbs,
         "check",
+        Settings,
+        run,
         examples=EXAMPLES,
-        help="test a target and a draft before relying on them",
         description=(
             "Say whether a draft model fits its target, what a forward over several rows costs "
             "here,\nand whether the target accepts itself as its own draft and survives rejected "
             "drafts. Exit 1 if a fault is found."
         ),
     )
-    options.add_target(parser)
-    parser.add_argument("-d", "--draft", metavar="DRAFT", help=options.DRAFT_HELP)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
-    options.add_draft_loading(parser)
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
+    """Check the pair, print what was found, and return the exit code."""
     # Two sequences: the target plays both roles below.
-    with options.load_target(args, max_sequences=2) as engine:
-        say = _silent if args.json else print
+    with settings.target.load(max_sequences=2) as engine:
+        say = (lambda _: None) if settings.json else print
         say(f"target    {_metadata_line(engine)}")
-        pair = _pair(args, engine)
+        pair = _pair(settings, engine)
         if pair is not None:
             say(f"pair      {pair['sentence']}")
         tokens = _text(engine)
@@ -66,24 +76,21 @@ def run(args: argparse.Namespace) -> int:
         say(f"rewinds   {_rewinds_line(itself)}")
         sound = itself.sound and (pair is None or pair["fits"])
         say("sound     " + ("yes" if sound else "NO: see above"))
-        if args.json:
+        if settings.json:
             print(json.dumps(_document(engine, pair, costs, itself, sound), ensure_ascii=False))
     return 0 if sound else 1
 
 
-def _silent(_: str) -> None: ...
-
-
-def _pair(args: argparse.Namespace, engine: Engine) -> dict[str, Any] | None:
-    if args.draft is None:
+def _pair(settings: Settings, engine: Engine) -> dict[str, Any] | None:
+    if settings.draft is None:
         return None
     try:
-        draft = options.load_draft(args, args.draft, engine)
+        draft = settings.loading.load(settings.draft, engine, settings.target.place)
     except PairError as error:
         return {"fits": False, "sentence": str(error)}
     try:
         fits = _fits(draft.metadata()) or ["nothing to fit: it needs no vocabulary of its own"]
-        return {"fits": True, "sentence": f"{args.draft} fits: {'; '.join(fits)}"}
+        return {"fits": True, "sentence": f"{settings.draft} fits: {'; '.join(fits)}"}
     finally:
         draft.release()
 
@@ -137,7 +144,7 @@ def _rewinds_line(itself: SelfCheck) -> str:
 
 
 def _difference(found: FirstDifference | None) -> str:
-    return "text equal to plain" if found is None else f"text {describe(found)}"
+    return "text equal to the baseline" if found is None else f"text {describe(found)}"
 
 
 def _document(

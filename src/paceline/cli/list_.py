@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
 
 from paceline import plugins
 from paceline.cli.parser import Parser
+from paceline.cli.settings import add_verb, flag
 from paceline.errors import SettingError
 
 EXAMPLES = """\
@@ -16,23 +18,32 @@ EXAMPLES = """\
 _LINE = {"engine": "needs", "draft": "summary", "verifier": "summary"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of `paceline list`."""
+
+    json: bool = flag("print one JSON document instead")
+
+
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
+    """Add the verb to the command line."""
+    add_verb(
+        verbs,
         "list",
+        Settings,
+        run,
         examples=EXAMPLES,
-        help="show engines, drafts and verifiers",
         description="Show what can be named on the command line, built in or installed.",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
+    """Print every plugin with its need or summary, and return the exit code."""
     found = {
         kind: {name: _describe(kind, name) for name in plugins.names(kind)}
         for kind in plugins.KINDS
     }
-    if args.json:
+    if settings.json:
         print(json.dumps(found, ensure_ascii=False))
         return 0
     for kind, entries in found.items():

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they stand for."""
+"""Option groups that several verbs share, and what they stand for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline import plugins
 from paceline.bench.profile.measured_policy import measured_policy
 from paceline.cli.parser import at_least
+from paceline.cli.settings import add_options, argument, flag, group, option, read_options
 from paceline.decode import step
 from paceline.decode.generate import fitting_verifier
 from paceline.drafts.base import Draft
@@ -31,215 +34,163 @@ DRAFT_HELP = (
 )
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="GGUF file, model directory, hub name (owner/name), or demo name (paceline models)",
-    )
-    group = parser.add_argument_group("loading")
-    group.add_argument("--engine", metavar="NAME", help="force an engine (paceline list)")
-    group.add_argument(
-        "--context",
-        type=at_least(2),
-        metavar="TOKENS",
-        help="context size (default: the model's, at most 4096)",
-    )
-    add_place(group)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceOptions:
+    """Where and in what numbers a model runs; an engine says itself which of them it takes."""
 
-
-PLACE = ("threads", "dtype", "device", "precision", "cache_type")
-"""Names of `add_place`'s options, as in the arguments that were read."""
-
-
-def add_place(group: argparse._ArgumentGroup) -> None:
-    """Where and in what numbers a model runs; which of them an engine takes, it says itself."""
-    group.add_argument("--threads", type=at_least(1), metavar="N", help="CPU threads")
-    group.add_argument(
-        "--dtype",
-        metavar="TYPE",
-        help="transformers: float32, bfloat16, float16; openvino, for a model directory that it "
+    threads: int | None = option("CPU threads", type=at_least(1), metavar="N")
+    dtype: str | None = option(
+        "transformers: float32, bfloat16, float16; openvino, for a model directory that it "
         "exports: these, int8 (default) or int4",
-    )
-    group.add_argument(
-        "--device", metavar="DEVICE", help="transformers: cpu, cuda, cuda:1 …; openvino: CPU"
-    )
-    group.add_argument(
-        "--precision",
-        metavar="NAME",
-        help="openvino: auto, or strict (float32, activations not rounded to eight bits)",
-    )
-    group.add_argument(
-        "--cache-type",
         metavar="TYPE",
-        help="openvino: keys and values in float32, bfloat16 or float16 (default: as it computes)",
+    )
+    device: str | None = option(
+        "transformers: cpu, cuda, cuda:1 …; openvino: CPU", metavar="DEVICE"
+    )
+    precision: str | None = option(
+        "openvino: auto, or strict (float32, activations not rounded to eight bits)",
+        metavar="NAME",
+    )
+    cache_type: str | None = option(
+        "openvino: keys and values in float32, bfloat16 or float16 (default: as it computes)",
+        metavar="TYPE",
     )
 
+    def given(self) -> dict[str, Any]:
+        """What was given, by name."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
-def load_target(args: argparse.Namespace, *, max_sequences: int = 1) -> Engine:
-    return load(
-        args.target,
-        engine=args.engine,
-        max_sequences=max_sequences,
-        context_size=args.context,
-        **place_of(args),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetOptions:
+    """The target model and how it is loaded."""
+
+    title: ClassVar[str] = "loading"
+    target: str = argument(
+        "GGUF file, model directory, hub name (owner/name), or demo name (paceline models)",
+        metavar="TARGET",
     )
-
-
-def place_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What was given of `add_place`'s options."""
-    given = {name: getattr(args, name) for name in PLACE}
-    return {key: value for key, value in given.items() if value is not None}
-
-
-def add_draft_loading(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("loading a model draft")
-    group.add_argument(
-        "--draft-engine", metavar="NAME", help="force its engine (default: told from its file)"
+    engine: str | None = option("force an engine (paceline list)", metavar="NAME")
+    context: int | None = option(
+        "context size (default: the model's, at most 4096)", type=at_least(2), metavar="TOKENS"
     )
-    group.add_argument(
-        "--draft-context",
+    place: PlaceOptions = group(PlaceOptions)
+
+    def load(self, *, max_sequences: int = 1) -> Engine:
+        """Load the model with room for so many sequences."""
+        return load(
+            self.target,
+            engine=self.engine,
+            max_sequences=max_sequences,
+            context_size=self.context,
+            **self.place.given(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftOptions:
+    """How a draft's model is loaded."""
+
+    title: ClassVar[str] = "loading a model draft"
+    draft_engine: str | None = option(
+        "force its engine (default: told from its file)", metavar="NAME"
+    )
+    draft_context: int | None = option(
+        "its context size; beyond it the target goes on alone (default: its own, at most 4096)",
         type=at_least(2),
         metavar="TOKENS",
-        help="its context size; beyond it the target goes on alone (default: its own, at most "
-        "4096)",
     )
 
+    def load(self, spec: str, target: Engine, place: PlaceOptions) -> Draft:
+        """The draft of a specification. Threads are the target's; so are dtype, device and the
+        like where the draft's engine is the same."""
+        said = {"engine": self.draft_engine, "context_size": self.draft_context}
+        given: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
 
-def add_verifier(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--verifier",
-        metavar="NAME",
-        help="accept rule (paceline list; default: chain, or tree if a draft offers trees), with "
-        "options if it has any: tolerance:budget=0.1",
-    )
-    parser.add_argument(
-        "--allow-chains",
-        action="store_true",
-        help="where engine or verifier can't take a draft's trees, take the first branch of each",
-    )
-    parser.add_argument(
-        "--lossy",
-        action="store_true",
-        help="allow a verifier that does not keep the target's distribution",
-    )
+        def load_model(model: str) -> Engine:
+            name = self.draft_engine or engine_name(model)
+            shared = place.given()
+            if name != target.name:  # types and devices have other names and meanings there
+                shared = {key: value for key, value in shared.items() if key == "threads"}
+            return load(model, max_sequences=target.capabilities.max_sequences, **given, **shared)
+
+        if not models_of(spec):
+            return create_draft(spec, target, **given)  # refuses what is said of a model
+        return create_draft(spec, target, loader=load_model)
+
+    def load_all(
+        self,
+        specs: Sequence[str] | Mapping[str, str],
+        target: Engine,
+        place: PlaceOptions,
+        stack: ExitStack,
+    ) -> dict[str, Draft]:
+        """Drafts by short name; the stack releases them. `none` is no draft.
+
+        specs    with their short names, or `labels` makes these
+        """
+        found: dict[str, Draft] = {}
+        for spec, label in (specs if isinstance(specs, Mapping) else labels(specs)).items():
+            if spec != "none":
+                draft = self.load(spec, target, place)
+                stack.callback(draft.release)
+                found[label] = draft
+        return found
 
 
-def add_policy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--costs",
-        metavar="FILE",
-        help="decide by these recorded costs and don't correct them: the same choices in every run "
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOptions:
+    """By which rules drafts are asked and their tokens accepted."""
+
+    costs: str | None = option(
+        "decide by these recorded costs and don't correct them: the same choices in every run "
         "(paceline profile -o FILE)",
+        metavar="FILE",
     )
+    verifier: str | None = option(
+        "accept rule (paceline list; default: chain, or tree if a draft offers trees), with "
+        "options if it has any: tolerance:budget=0.1",
+        metavar="NAME",
+    )
+    allow_chains: bool = flag(
+        "where engine or verifier can't take a draft's trees, take the first branch of each"
+    )
+    lossy: bool = flag("allow a verifier that does not keep the target's distribution")
+
+    def policy(self, target: Engine, drafts: dict[str, Draft]) -> MeasuredPolicy:
+        """The default policy, by recorded costs if any were named."""
+        if self.costs is None:
+            return measured_policy(target, drafts, on_measure=say)
+        return measured_policy(target, drafts, costs=read_costs(self.costs), named=self.costs)
+
+    def find_verifier(self, drafts: Mapping[str, Draft]) -> Verifier:
+        """The verifier that was named, NAME or NAME:KEY=VALUE,…, or the one that fits the drafts.
+        Raises SettingError for a lossy one without --lossy, and for --lossy with an exact one."""
+        name, _, written = (self.verifier or fitting_verifier(drafts).name).partition(":")
+        kind: type[Verifier] = plugins.find("verifier", name)
+        if kind.lossy and not self.lossy:
+            raise SettingError(
+                f"The verifier {name} is lossy: it gives up {kind.gives_up}.",
+                "Take an exact one (paceline list), or allow it with --lossy.",
+            )
+        if self.lossy and not kind.lossy:
+            raise SettingError(
+                f"--lossy is given, and the verifier {name} is exact.",
+                "Leave it out, or name a lossy one with --verifier (paceline list).",
+            )
+        return kind.create(**_verifier_options(name, written))
+
+    def check_trees(self, engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier) -> None:
+        """Refuse drafts whose trees can't be taken, and --allow-chains where nothing needs it."""
+        if not self.allow_chains:
+            step.check_trees(engine, drafts, verifier)
+        elif not any(draft.branches for draft in drafts.values()):
+            raise SettingError(
+                "--allow-chains is given, and no draft here offers trees.", "Leave it out."
+            )
 
 
-def labels(specs: Sequence[str]) -> dict[str, str]:
-    """A short name for each draft: a path's last part, unless two have the same."""
-    for spec in specs:
-        if list(specs).count(spec) > 1:
-            raise SettingError(f"The draft {spec!r} is named twice.", "Name it once.")
-    short = {spec: Path(spec).name if is_model(spec) else spec for spec in specs}
-    if len(set(short.values())) < len(short):
-        return {spec: spec for spec in specs}
-    return short
-
-
-def load_drafts(
-    args: argparse.Namespace,
-    specs: Sequence[str] | Mapping[str, str],
-    target: Engine,
-    stack: ExitStack,
-) -> dict[str, Draft]:
-    """Drafts by short name; the stack releases them. `none` is no draft.
-
-    specs    with their short names, or `labels` makes these
-    """
-    found: dict[str, Draft] = {}
-    for spec, label in (specs if isinstance(specs, Mapping) else labels(specs)).items():
-        if spec != "none":
-            draft = load_draft(args, spec, target)
-            stack.callback(draft.release)
-            found[label] = draft
-    return found
-
-
-def measured(args: argparse.Namespace, target: Engine, drafts: dict[str, Draft]) -> MeasuredPolicy:
-    """The default policy, by recorded costs if any were named."""
-    if args.costs is None:
-        return measured_policy(target, drafts, on_measure=_say)
-    return measured_policy(target, drafts, costs=read_costs(args.costs), named=args.costs)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def out_path(given: str, option: str) -> Path:
-    """Where a file goes; whether that is possible is asked before anything is measured. Raises
-    DataError naming the option."""
-    path = Path(given)
-    place = path if path.exists() else path.parent
-    if path.is_dir() or not os.access(place, os.W_OK):
-        raise DataError(f"{path} can't be written.", f"Choose another file with {option}.")
-    return path
-
-
-def load_draft(args: argparse.Namespace, spec: str, target: Engine) -> Draft:
-    """The draft, with what was said of it. Threads are the target's; so are dtype, device and the
-    like where the draft's engine is the same."""
-    said = {"engine": args.draft_engine, "context_size": args.draft_context}
-    given = {key: value for key, value in said.items() if value is not None}
-
-    def load_model(model: str) -> Engine:
-        name = args.draft_engine or engine_name(model)
-        place = place_of(args)
-        if name != target.name:  # types and devices have other names and meanings there
-            place = {key: value for key, value in place.items() if key == "threads"}
-        return load(model, max_sequences=target.capabilities.max_sequences, **given, **place)
-
-    if not models_of(spec):
-        return create_draft(spec, target, **given)  # refuses what is said of a model
-    return create_draft(spec, target, loader=load_model)
-
-
-def find_verifier(
-    spec: str | None, drafts: Mapping[str, Draft], *, lossy: bool = False
-) -> Verifier:
-    """The verifier of a specification, NAME or NAME:KEY=VALUE,…; of None, the one that fits the
-    drafts.
-
-    lossy    whether one that gives up the target's distribution is allowed; asked for without
-             need, it is refused too
-    """
-    name, _, written = (spec or fitting_verifier(drafts).name).partition(":")
-    kind: type[Verifier] = plugins.find("verifier", name)
-    if kind.lossy and not lossy:
-        raise SettingError(
-            f"The verifier {name} is lossy: it gives up {kind.gives_up}.",
-            "Take an exact one (paceline list), or allow it with --lossy.",
-        )
-    if lossy and not kind.lossy:
-        raise SettingError(
-            f"--lossy is given, and the verifier {name} is exact.",
-            "Leave it out, or name a lossy one with --verifier (paceline list).",
-        )
-    return kind.create(**_options(name, written))
-
-
-def check_trees(
-    args: argparse.Namespace, engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier
-) -> None:
-    """Refuse at the door drafts whose trees can't be taken, and a leave that nothing needs."""
-    if not args.allow_chains:
-        step.check_trees(engine, drafts, verifier)
-    elif not any(draft.branches for draft in drafts.values()):
-        raise SettingError(
-            "--allow-chains is given, and no draft here offers trees.", "Leave it out."
-        )
-
-
-def _options(spec: str, written: str) -> dict[str, str]:
+def _verifier_options(spec: str, written: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for part in written.split(",") if written else ():
         key, equals, value = (side.strip() for side in part.partition("="))
@@ -256,70 +207,61 @@ def _options(spec: str, written: str) -> dict[str, str]:
     return options
 
 
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("sampling (defaults: greedy)")
-    number: dict[str, Any] = {"type": float, "metavar": "X"}
-    whole: dict[str, Any] = {"type": int, "metavar": "N"}
-    group.add_argument("--temperature", default=0.0, help="0 is greedy", **number)
-    group.add_argument("--top-k", default=0, help="keep the N most probable; 0 keeps all", **whole)
-    group.add_argument("--top-p", default=1.0, help="keep this mass of the most probable", **number)
-    group.add_argument("--min-p", default=0.0, help="keep this share of the best's", **number)
-    group.add_argument("--repetition-penalty", default=1.0, **number)
-    group.add_argument("--presence-penalty", default=0.0, **number)
-    group.add_argument("--frequency-penalty", default=0.0, **number)
-    group.add_argument(
-        "--logit-bias",
-        action="append",
-        default=[],
-        metavar="TOKEN=X",
-        help="add X to a token's logit (repeatable)",
-    )
-    group.add_argument("--ban-token", action="append", type=int, default=[], metavar="TOKEN")
-    group.add_argument(
-        "--allow-token",
-        action="append",
-        type=int,
-        default=[],
-        metavar="TOKEN",
-        help="allow only these (repeatable)",
-    )
-    group.add_argument(
-        "--ban-text",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="ban the token sequence of a text (repeatable)",
-    )
-    group.add_argument("--min-tokens", default=0, help="no end before N tokens", **whole)
-    group.add_argument("--seed", type=int, metavar="N", help="of the random numbers")
-
-
-def sampling_of(args: argparse.Namespace, target: Engine | None) -> Sampling:
-    """The settings that were given; the target makes tokens of texts. Raises SettingError for a
-    text without one."""
-    return Sampling(
-        temperature=args.temperature,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        repetition_penalty=args.repetition_penalty,
-        presence_penalty=args.presence_penalty,
-        frequency_penalty=args.frequency_penalty,
-        logit_bias=dict(_bias(text) for text in args.logit_bias),
-        banned_tokens=tuple(args.ban_token),
-        allowed_tokens=tuple(args.allow_token) or None,
-        banned_sequences=tuple(_sequence(target, text) for text in args.ban_text),
-        min_tokens=args.min_tokens,
-        seed=args.seed,
-    )
-
-
 def _bias(text: str) -> tuple[int, float]:
     token, _, value = text.partition("=")
     try:
         return int(token), float(value)
     except ValueError:
         raise SettingError(f"--logit-bias is {text!r}.", "Write TOKEN=X, as in 42=-1.5.") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOptions:
+    """How tokens are drawn from the target's distribution."""
+
+    title: ClassVar[str] = "sampling (default: greedy)"
+    temperature: float = option("0 is greedy", default=0.0, type=float, metavar="X")
+    top_k: int = option("keep the N most probable; 0 keeps all", default=0, type=int, metavar="N")
+    top_p: float = option(
+        "keep the most probable that sum to X", default=1.0, type=float, metavar="X"
+    )
+    min_p: float = option(
+        "keep those with X times the best's probability", default=0.0, type=float, metavar="X"
+    )
+    repetition_penalty: float = option(default=1.0, type=float, metavar="X")
+    presence_penalty: float = option(default=0.0, type=float, metavar="X")
+    frequency_penalty: float = option(default=0.0, type=float, metavar="X")
+    logit_bias: tuple[str, ...] = option(
+        "add X to a token's logit (repeatable)", repeat=True, metavar="TOKEN=X"
+    )
+    ban_token: tuple[int, ...] = option(repeat=True, type=int, metavar="TOKEN")
+    allow_token: tuple[int, ...] = option(
+        "allow only these (repeatable)", repeat=True, type=int, metavar="TOKEN"
+    )
+    ban_text: tuple[str, ...] = option(
+        "ban the token sequence of a text (repeatable)", repeat=True, metavar="TEXT"
+    )
+    min_tokens: int = option("no end before N tokens", default=0, type=int, metavar="N")
+    seed: int | None = option("of the random numbers", type=int, metavar="N")
+
+    def sampling(self, target: Engine | None) -> Sampling:
+        """What the library takes; the target makes tokens of texts. Raises SettingError for a
+        text without one."""
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=dict(_bias(text) for text in self.logit_bias),
+            banned_tokens=self.ban_token,
+            allowed_tokens=self.allow_token or None,
+            banned_sequences=tuple(_sequence(target, text) for text in self.ban_text),
+            min_tokens=self.min_tokens,
+            seed=self.seed,
+        )
 
 
 def _sequence(target: Engine | None, text: str) -> tuple[int, ...]:
@@ -332,3 +274,72 @@ def _sequence(target: Engine | None, text: str) -> tuple[int, ...]:
     tokens = target.tokenizer.encode(text)
     empty = target.tokenizer.encode("")
     return tuple(tokens[len(empty) :] if tokens[: len(empty)] == empty else tokens)
+
+
+def labels(specs: Sequence[str]) -> dict[str, str]:
+    """A short name for each draft: a path's last part, unless two have the same."""
+    for spec in specs:
+        if list(specs).count(spec) > 1:
+            raise SettingError(f"The draft {spec!r} is named twice.", "Name it once.")
+    short = {spec: Path(spec).name if is_model(spec) else spec for spec in specs}
+    if len(set(short.values())) < len(short):
+        return {spec: spec for spec in specs}
+    return short
+
+
+def say(line: str) -> None:
+    """Tell progress on stderr."""
+    print(line, file=sys.stderr)
+
+
+def out_path(given: str, option: str) -> Path:
+    """Where a file goes. Raises DataError naming the option if it can't be written."""
+    path = Path(given)
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not os.access(place, os.W_OK):
+        raise DataError(f"{path} can't be written.", f"Choose another file with {option}.")
+    return path
+
+
+def dated_path(given: str | None, name: str) -> Path:
+    """Where -o goes: a file named by the time unless one was given."""
+    return out_path(given or f"{name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl", "-o")
+
+
+# Verbs that still read a Namespace.
+PLACE = ("threads", "dtype", "device", "precision", "cache_type")
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, TargetOptions)
+
+
+def add_place(group: argparse._ArgumentGroup) -> None:
+    add_options(argparse.ArgumentParser(), PlaceOptions, place=group)
+
+
+def add_draft_loading(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, DraftOptions)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, SamplingOptions)
+
+
+def load_target(args: argparse.Namespace, *, max_sequences: int = 1) -> Engine:
+    return read_options(vars(args), TargetOptions).load(max_sequences=max_sequences)
+
+
+def place_of(args: argparse.Namespace) -> dict[str, Any]:
+    return read_options(vars(args), PlaceOptions).given()
+
+
+def load_drafts(
+    args: argparse.Namespace, specs: Sequence[str], target: Engine, stack: ExitStack
+) -> dict[str, Draft]:
+    place = read_options(vars(args), PlaceOptions)
+    return read_options(vars(args), DraftOptions).load_all(specs, target, place, stack)
+
+
+def sampling_of(args: argparse.Namespace, target: Engine | None) -> Sampling:
+    return read_options(vars(args), SamplingOptions).sampling(target)

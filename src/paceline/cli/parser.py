@@ -7,7 +7,9 @@ import difflib
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,11 +27,8 @@ class Parser(argparse.ArgumentParser):
         self.examples = examples
 
     def format_help(self) -> str:
-        return (
-            f"{self.examples}\n\n{super().format_help()}"
-            if self.examples
-            else (super().format_help())
-        )
+        text = super().format_help()
+        return f"{self.examples}\n\n{text}" if self.examples else text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -43,13 +42,6 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             if action.dest == name:
                 action.nargs, action.required = "?", False
-
-    def as_option(self, name: str) -> None:
-        """A positional argument that is an option here."""
-        for action in self._actions:
-            if action.dest == name:
-                action.option_strings, action.required = [f"--{name}"], False
-                self._option_string_actions[f"--{name}"] = action
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(f"{self.prog}: {_with_nearest(message)} See {self.prog} --help.\n")
@@ -74,7 +66,7 @@ def at_least(least: int) -> Callable[[str], int]:
         try:
             value = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if value < least:
             raise argparse.ArgumentTypeError(f"{value} is below {least}")
         return value
@@ -82,14 +74,26 @@ def at_least(least: int) -> Callable[[str], int]:
     return convert
 
 
-AUTO = "auto"
+def number_above_zero(text: str) -> float:
+    """An argument type: a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
 
 
 def max_draft_tokens(text: str) -> int | None:
     """An argument type: a limit, or `auto` (None) for the policy's choice."""
-    return None if text == AUTO else at_least(0)(text)
+    return None if text == "auto" else at_least(0)(text)
 
 
-def limits(text: str) -> list[int | None]:
-    """An argument type: one limit or several, separated by commas."""
-    return [max_draft_tokens(part) for part in text.split(",")]
+def several(convert: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """An argument type: values separated by commas, each kept once."""
+
+    def split(text: str) -> tuple[T, ...]:
+        return tuple(dict.fromkeys(convert(part) for part in text.split(",")))
+
+    return split

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from paceline.bench.profile.profile import (
     keep,
     measure_costs,
 )
-from paceline.cli import options
+from paceline.cli.options import DraftOptions, TargetOptions, labels, out_path
 from paceline.cli.parser import Parser, at_least
+from paceline.cli.settings import add_verb, flag, group, option
 from paceline.drafts.base import Draft
 from paceline.drafts.create import models_of
 from paceline.engines.base import Engine
@@ -45,42 +46,48 @@ EXAMPLES = """\
 SHOWN = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of `paceline profile`."""
+
+    target: TargetOptions = group(TargetOptions)
+    draft: tuple[str, ...] = option(
+        "a draft with a model, or early-exit (repeatable); others have no forwards to price",
+        "-d",
+        repeat=True,
+        metavar="DRAFT",
+    )
+    sweeps: int = option(
+        "times each kind of forward is measured (default: 5)",
+        default=5,
+        type=at_least(2),
+        metavar="N",
+    )
+    out: str | None = option("also write the costs to this file", "-o", metavar="FILE")
+    json: bool = flag("print the JSON document instead")
+    loading: DraftOptions = group(DraftOptions)
+
+
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
+    """Add the verb to the command line."""
+    add_verb(
+        verbs,
         "profile",
+        Settings,
+        run,
         examples=EXAMPLES,
-        help="measure what width, batch and context cost here",
         description=(
             "Measure seconds per forward by width, number of sequences and context, for a target "
             "and\nmodels that draft for it. The policy reads them from the cache; -o writes a copy."
         ),
     )
-    options.add_target(parser)
-    parser.add_argument(
-        "-d",
-        "--draft",
-        action="append",
-        default=[],
-        metavar="DRAFT",
-        help="a draft with a model, or early-exit (repeatable); others have no forwards to price",
-    )
-    parser.add_argument(
-        "--sweeps",
-        type=at_least(2),
-        default=5,
-        metavar="N",
-        help="times each kind of forward is measured (default: 5)",
-    )
-    parser.add_argument("-o", "--out", metavar="FILE", help="also write the costs to this file")
-    parser.add_argument("--json", action="store_true", help="print the JSON document instead")
-    options.add_draft_loading(parser)
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    out = None if args.out is None else options.out_path(args.out, "-o")
+def run(settings: Settings) -> int:
+    """Measure each model, print and keep its costs, and return the exit code."""
+    out = None if settings.out is None else out_path(settings.out, "-o")
     with ExitStack() as stack:
-        engine, drafts = _load(args, stack)
+        engine, drafts = _load(settings, stack)
         engines = [("target", engine)]
         for name, draft in drafts.items():
             if draft.engine is None:
@@ -91,10 +98,10 @@ def run(args: argparse.Namespace) -> int:
             engines.append((name, draft.engine))
         found: list[tuple[str, Costs]] = []
         try:
-            found += _measure(engines, args.sweeps)
+            found += _measure(engines, settings.sweeps)
         finally:
             if found:
-                _write(args.json, out, found)
+                _write(settings.json, out, found)
     complete = len(found) == len(engines) and all(costs.complete for _, costs in found)
     if not complete:
         kept = "what was measured is kept" if found else "nothing had been measured"
@@ -102,24 +109,24 @@ def run(args: argparse.Namespace) -> int:
     return 0 if complete else 1
 
 
-def _load(args: argparse.Namespace, stack: ExitStack) -> tuple[Engine, dict[str, Draft]]:
+def _load(settings: Settings, stack: ExitStack) -> tuple[Engine, dict[str, Draft]]:
     """With room for a batch, in a context that is just long enough, unless the user chose one or
     the model has a shorter one."""
-    options.labels(args.draft)  # refuses what is named twice before anything is loaded
-    chosen = args.context, args.draft_context
+    labels(settings.draft)  # refuses what is named twice before anything is loaded
+    target, loading = settings.target, settings.loading
     enough = LONG + 2 * max(WIDTHS)
     for attempt in (enough, None):
-        args.context = chosen[0] or attempt
-        args.draft_context = chosen[1] or (attempt if any(map(models_of, args.draft)) else None)
+        other = attempt if any(map(models_of, settings.draft)) else None
+        with_room = replace(target, context=target.context or attempt)
+        drafts_with_room = replace(loading, draft_context=loading.draft_context or other)
         try:
-            with ExitStack() as self_test:
-                engine = options.load_target(args, max_sequences=max(SEQUENCES))
-                self_test.enter_context(engine)
-                drafts = options.load_drafts(args, args.draft, engine, self_test)
-                stack.push(self_test.pop_all())
+            with ExitStack() as trial:
+                engine = trial.enter_context(with_room.load(max_sequences=max(SEQUENCES)))
+                drafts = drafts_with_room.load_all(settings.draft, engine, target.place, trial)
+                stack.push(trial.pop_all())
                 return engine, drafts
         except SettingError:
-            if attempt is None or None not in chosen:
+            if attempt is None or (target.context and loading.draft_context):
                 raise
     raise AssertionError("unreachable")
 
@@ -195,15 +202,14 @@ def _lines(costs: Costs) -> Iterator[str]:
             f"draft     {name}: a drafted token costs {priced.draft_cost:.2f} T(1), catching up "
             f"100 tokens {draft.feed_s(100) / base:.1f} T(1)"
         )
-        max_draft_tokens, gain = best_speedup_bound(priced)
+        limit, speedup = best_speedup_bound(priced)
         least = least_acceptance(
             priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead, most=priced.most
         )
+        bound = f"{speedup:.2f}×" if limit else "below 1×"
         yield "          " + (
-            f"it can't pay here: always right it would give "
-            f"{gain if max_draft_tokens else 'less than 1'} "
-            "speedup"
-            if least is None or gain < LEAST_SPEEDUP_BOUND
-            else f"it pays above an acceptance of {least[1]:.0%} (limit {least[0]}); always right "
-            f"it would give {gain:.2f} speedup"
+            f"it can't pay here: if every token were accepted, the speedup would be {bound}"
+            if least is None or speedup < LEAST_SPEEDUP_BOUND
+            else f"it pays above an acceptance rate of {least[1]:.0%} (at most {least[0]} tokens); "
+            f"if every token were accepted, the speedup would be {bound}"
         )

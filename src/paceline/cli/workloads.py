@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
 
 from paceline.bench.prompts.formats import find_workload
 from paceline.bench.prompts.workload import Workload
 from paceline.cli.parser import Parser, at_least
+from paceline.cli.settings import add_options, flag, group, option, read_options
 from paceline.errors import SettingError
 
 PROMPTS_HELP = (
@@ -18,57 +20,63 @@ SHOWN = 10
 """Most broken lines that are told one by one; all of them are in a result."""
 
 
-def add_workload(parser: Parser, default: str = "demo") -> None:
-    """Add --prompts, and what chooses among them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceOptions:
+    """What chooses among prompts, and how they are read."""
 
-    default    what is measured without --prompts
-    """
-    parser.add_argument(
-        "--prompts",
-        metavar="SPEC",
-        default=default,
-        help=f"{PROMPTS_HELP} (default: {default})",
+    raw: bool = flag("prompts without the chat template")
+    categories: str | None = option("only the prompts of these categories", metavar="NAME[,NAME…]")
+    sample: int | None = option(
+        "N prompts drawn by a seed, each category by its share (default: all)",
+        type=at_least(1),
+        metavar="N",
     )
-    add_choice(parser)
+    sample_seed: int | None = option("seed of --sample (default: 0)", type=at_least(0), metavar="N")
+
+    def find(self, prompts: str, *, turns: bool = True) -> Workload:
+        """The chosen prompts; what was left out, and what has to be known of them, goes to stderr.
+
+        turns    the verb asks later turns too, behind a fixed answer to the first
+        """
+        if self.sample_seed is not None and self.sample is None:
+            raise SettingError(
+                f"--sample-seed is {self.sample_seed} without --sample.", "Add --sample N."
+            )
+        workload = find_workload(prompts, raw=self.raw)
+        if self.categories:
+            workload = workload.of_categories(self.categories.split(","))
+        if self.sample is not None:
+            workload = workload.sampled(self.sample, self.sample_seed or 0)
+        if not turns:
+            workload = workload.first_turns()
+        for line in notes(workload):
+            print(line, file=sys.stderr)
+        return workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """Which prompts are measured."""
+
+    prompts: str = option(f"{PROMPTS_HELP} (default: %(default)s)", default="demo", metavar="SPEC")
+    choice: ChoiceOptions = group(ChoiceOptions)
+
+    def workload(self, *, turns: bool = True) -> Workload:
+        """The prompts that were asked for; see `ChoiceOptions.find`."""
+        return self.choice.find(self.prompts, turns=turns)
+
+
+# Verbs that still read a Namespace.
+def add_workload(parser: Parser, default: str = "demo") -> None:
+    add_options(parser, PromptOptions, defaults={"prompts": default})
 
 
 def add_choice(parser: Parser) -> None:
-    """Add what chooses among prompts, and how they are read."""
-    parser.add_argument("--raw", action="store_true", help="prompts without the chat template")
-    parser.add_argument(
-        "--categories", metavar="NAME[,NAME…]", help="only the prompts of these categories"
-    )
-    parser.add_argument(
-        "--sample",
-        type=at_least(1),
-        metavar="N",
-        help="N prompts drawn by a seed, each category by its share (default: all)",
-    )
-    parser.add_argument(
-        "--sample-seed", type=at_least(0), metavar="N", help="seed of --sample (default: 0)"
-    )
+    add_options(parser, ChoiceOptions)
 
 
 def workload_of(args: argparse.Namespace, *, turns: bool = True) -> Workload:
-    """The prompts that the options ask for; what was left out, and what has to be known of them,
-    goes to stderr.
-
-    turns    the verb asks later turns too, behind a fixed answer to the first
-    """
-    if args.sample_seed is not None and args.sample is None:
-        raise SettingError(
-            f"--sample-seed is {args.sample_seed} without --sample.", "Add --sample N."
-        )
-    workload = find_workload(args.prompts, raw=args.raw)
-    if args.categories:
-        workload = workload.of_categories(args.categories.split(","))
-    if args.sample is not None:
-        workload = workload.sampled(args.sample, args.sample_seed or 0)
-    if not turns:
-        workload = workload.first_turns()
-    for line in notes(workload):
-        print(line, file=sys.stderr)
-    return workload
+    return read_options(vars(args), ChoiceOptions).find(args.prompts, turns=turns)
 
 
 def notes(workload: Workload) -> list[str]:

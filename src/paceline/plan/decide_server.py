@@ -35,7 +35,7 @@ from paceline.plan.document import (
     Target,
 )
 
-_ORDER = "Measure the server with drafts as --endpoint, against the same without (--against)."
+_ORDER = "Measure the server with drafts as URL, against the same without (--against)."
 
 
 def decide_endpoint(

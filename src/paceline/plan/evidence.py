@@ -21,7 +21,7 @@ Evidence = BenchResult | EndpointResult | Mapping[str, Any]
 """A mapping is a replay's document."""
 
 _HINT = (
-    "Give a file of `paceline bench -o`, with --endpoint or without, or what `paceline replay "
+    "Give a file of `paceline bench -o` or `bench-server -o`, or what `paceline replay "
     "--json` prints."
 )
 _CURES: Mapping[Any, str] = {

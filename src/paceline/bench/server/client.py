@@ -178,7 +178,7 @@ async def connect(
     key: str | None = None,
     metrics: str | None = None,
     patience: Patience | None = None,
-    option: str = "--endpoint",
+    option: str = "URL",
 ) -> AsyncIterator[Endpoint]:
     """A client of the server at `url`, introduced.
 
@@ -204,6 +204,6 @@ async def connect(
     timeout = httpx.Timeout(None, connect=patience.connect_s)
     async with httpx.AsyncClient(timeout=timeout, limits=limits) as client:
         if metrics is not None:
-            checked_url(metrics, "--metrics" if option == "--endpoint" else f"{option}-metrics")
+            checked_url(metrics, "--metrics" if option == "URL" else f"{option}-metrics")
         http = Http(client, Address.of(url, option), key, patience)
         yield Endpoint(http, await introduce(http, model, metrics))

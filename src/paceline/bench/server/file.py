@@ -21,7 +21,7 @@ from paceline.bench.server.result import (
 from paceline.errors import DataError
 from paceline.storage import GrowingFile, Line, whole_lines
 
-_HINT = "`paceline bench --endpoint URL -o FILE` writes such a file."
+_HINT = "`paceline bench-server URL -o FILE` writes such a file."
 _MAY_DIFFER = ("command", "started", "client", "patience")  # it measures the same all the same
 
 

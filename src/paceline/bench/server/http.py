@@ -47,7 +47,7 @@ class Address:
     root: str
 
     @classmethod
-    def of(cls, url: str, option: str = "--endpoint") -> Address:
+    def of(cls, url: str, option: str = "URL") -> Address:
         """From what a user writes: http://host:8000, with /v1 or without.
 
         Raises SettingError for what is no such address, and for one that holds a password.
