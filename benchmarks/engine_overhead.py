@@ -17,7 +17,7 @@ from common import prompts, write
 
 from paceline import Sampling, StopConditions, create_draft, generate, load
 from paceline.decode.generate import fitting_verifier
-from paceline.decode.policy import fixed
+from paceline.decode.round import fixed
 from paceline.decode.step import Decoder
 from paceline.engines.base import Engine
 from paceline.types import Request

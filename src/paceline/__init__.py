@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.bench.profile.measured_policy import measured_policy
     from paceline.decode.generate import Generation, encode_prompt
     from paceline.decode.generate import decode as generate_batch
-    from paceline.decode.policy import Policy, fixed
+    from paceline.decode.round import Policy, fixed
     from paceline.decode.step import Decoder
     from paceline.drafts.base import Context, Draft
     from paceline.drafts.create import create_draft
@@ -85,7 +85,7 @@ _PLACES = {
     "Generation": "paceline.decode.generate.Generation",
     "Job": "paceline.engines.base.Job",
     "PacelineError": "paceline.errors.PacelineError",
-    "Policy": "paceline.decode.policy.Policy",
+    "Policy": "paceline.decode.round.Policy",
     "Preview": "paceline.types.Preview",
     "Proposal": "paceline.types.Proposal",
     "Request": "paceline.types.Request",
@@ -97,7 +97,7 @@ _PLACES = {
     "Verifier": "paceline.verify.base.Verifier",
     "create_draft": "paceline.drafts.create.create_draft",
     "encode_prompt": "paceline.decode.generate.encode_prompt",
-    "fixed": "paceline.decode.policy.fixed",
+    "fixed": "paceline.decode.round.fixed",
     "generate": "paceline.api.generate",
     "generate_batch": "paceline.decode.generate.decode",
     "load": "paceline.engines.load.load",

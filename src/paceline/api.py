@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from paceline.bench.profile.measured_policy import measured_policy
 from paceline.decode import generate as decoding
-from paceline.decode.generate import Generation, Prompt, by_name
-from paceline.decode.policy import Policy, fixed
+from paceline.decode.generate import Generation, Prompt, by_name, fitting_verifier
+from paceline.decode.round import Policy, fixed
+from paceline.decode.step import with_chains
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
@@ -46,6 +47,8 @@ def generate(
     Raises PromptError, SettingError, NumericError or ModelError.
     """
     drafts = by_name(draft)
+    if chains_for_trees:
+        drafts = with_chains(engine, drafts, verifier or fitting_verifier(drafts))
     if max_draft_tokens and (policy is not None or not drafts):
         why = "a policy decides" if policy is not None else "there is no draft"
         raise SettingError(f"limit is {max_draft_tokens} and {why}.", "Leave one of them out.")
@@ -58,7 +61,6 @@ def generate(
         sampling=sampling,
         stop=stop,
         logprobs=logprobs,
-        chains_for_trees=chains_for_trees,
         on_text=on_text,
     )
 

@@ -10,8 +10,9 @@ import pytest
 from paceline import Request, Sampling, StopConditions, fixed, generate
 from paceline.decode.generate import decode
 from paceline.decode.stats import one_line, stats
-from paceline.decode.step import Decoder, first_branch
+from paceline.decode.step import Decoder, with_chains
 from paceline.drafts.base import Draft
+from paceline.drafts.first_branch import first_branch
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
 from paceline.drafts.recycle import RecycleDraft
@@ -153,9 +154,8 @@ def test_trees_become_chains_where_that_is_allowed_and_it_is_said(caplog) -> Non
         (ToyEngine(8), ChainVerifier()),
     ):
         caplog.clear()
-        decoder = Decoder(
-            engine, {"tree": Tree()}, verifier, fixed("tree", 2), chains_for_trees=True
-        )
+        drafts = with_chains(engine, {"tree": Tree()}, verifier)
+        decoder = Decoder(engine, drafts, verifier, fixed("tree", 2))
         [got] = decode(decoder, [Request(prompt=(1,), stop=StopConditions(max_tokens=9))])
         assert got.tokens == baseline.tokens
         assert {round.width for round in got.rounds[1:-1]} == {2}

@@ -70,7 +70,9 @@ def verified(tokens: tuple[int, ...], accepted: int, parents=None) -> VerifiedRo
         rows, Sampling(temperature=1), history, tokens, parents=parents
     )
     path = tuple(range(accepted)) if parents is None else (accepted,)
-    return VerifiedRound(Proposal(tokens, "x", parents=parents), path, 1, distributions)
+    return VerifiedRound(
+        Proposal(tokens, "x", parents=parents), path, 1, distributions.logits, distributions
+    )
 
 
 def test_positions_count_up_to_the_first_rejected_one() -> None:

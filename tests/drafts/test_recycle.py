@@ -15,7 +15,6 @@ from paceline.drafts.recycle import RecycleDraft, Table, level, likeliest
 from paceline.engines.toy import ToyEngine
 from paceline.errors import SettingError
 from paceline.sampling.history import History
-from paceline.sampling.rows import RowDistributions
 from paceline.testing import enumerate_outcomes
 from paceline.types import Proposal
 from paceline.verify.tree import TreeVerifier
@@ -36,12 +35,7 @@ def see(draft: RecycleDraft, context: Context, proposal: Proposal, rows: list[di
     for at, row in enumerate(rows):
         for token, prob in row.items():
             logits[at, token] = np.log(prob)
-    distributions = RowDistributions(
-        logits, Sampling(), context.history, proposal.tokens, parents=proposal.parents
-    )
-    draft.observe_logits(
-        context, VerifiedRound(proposal, (), context.history.tokens[-1], distributions)
-    )
+    draft.observe_logits(context, VerifiedRound(proposal, (), context.history.tokens[-1], logits))
 
 
 def test_a_tree_grows_by_the_likeliest_token_that_is_left(monkeypatch) -> None:

@@ -28,7 +28,7 @@ from transformers.generation.streamers import BaseStreamer  # noqa: E402
 
 from paceline.decode.stats import stats  # noqa: E402
 from paceline.errors import ModelError, SettingError  # noqa: E402
-from paceline.integrations.served import Server  # noqa: E402
+from paceline.integrations.served import DraftServer  # noqa: E402
 from paceline.integrations.transformers import paceline_drafts  # noqa: E402
 
 PROMPT = torch.tensor([[5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6, 7]])
@@ -577,7 +577,7 @@ def test_transformers_without_the_loop_is_named(llama: Any, monkeypatch: Any) ->
 
 def test_the_policy_may_choose_not_to_draft(llama: Any, monkeypatch: Any) -> None:
     """Rounds of no drafted token, all of them: plain decoding by another loop."""
-    monkeypatch.setattr(Server, "propose", lambda self, sequences: [() for _ in sequences])
+    monkeypatch.setattr(DraftServer, "propose", lambda self, sequences: [() for _ in sequences])
     drafts = paceline_drafts()
     text = llama.generate(PROMPT, custom_generate=drafts, **GREEDY)
     assert torch.equal(text, llama.generate(PROMPT, **GREEDY))

@@ -14,7 +14,7 @@ from fake_vllm import Asked, Runner, configuration
 from paceline.drafts.recycle import RecycleDraft
 from paceline.errors import SettingError
 from paceline.integrations import vllm
-from paceline.integrations.served import Server
+from paceline.integrations.served import DraftServer
 from paceline.integrations.vllm import Proposer
 
 OWN = 1000
@@ -382,7 +382,7 @@ def test_of_two_sequences_with_one_text_no_rows_are_looked_at() -> None:
     scoring.model = Model()
     proposer.load_model(scoring.model)
     seen: list[int] = []
-    proposer._learners[0].note = lambda context, *_: seen.append(len(context.history))  # type: ignore[method-assign]
+    proposer._learners[0].observe_best = lambda context, *_: seen.append(len(context.history))  # type: ignore[method-assign]
     scoring.run([Asked(list(range(20)), 10), Asked(list(range(20)), 10)])
     assert not seen
     scoring.run([Asked(list(range(20)), 10), Asked(list(range(21)), 10)])
@@ -434,7 +434,7 @@ def test_options_that_are_none_are_refused(options: dict[str, Any], words: str) 
 
 def test_drafts_that_need_forwards_or_trees_are_refused() -> None:
     with pytest.raises(SettingError, match="recycle:branches=1"):
-        Server({"recycle": RecycleDraft()}, max_draft_tokens=4)
+        DraftServer({"recycle": RecycleDraft()}, max_draft_tokens=4)
 
 
 def test_lookup_alone_needs_nothing_of_the_target() -> None:

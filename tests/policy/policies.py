@@ -13,7 +13,7 @@ from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs, Feed, Point
-from paceline.simulate.server import Server
+from paceline.simulate.server import SimulatedServer
 from paceline.simulate.stream import SimulatedStream, stream_of
 from paceline.simulate.trace import SourceTrace, Trace
 from paceline.types import Proposal
@@ -85,7 +85,7 @@ def trace(right: Sequence[int], source: str = "model") -> Trace:
 
 def serve(traces: Sequence[Trace], chosen: MeasuredPolicy, costs: Costs) -> list[SimulatedStream]:
     streams = [stream_of(one, 0.0, 0.0) for one in traces]
-    Server(costs, chosen, batch=len(streams)).run(streams)
+    SimulatedServer(costs, chosen, batch=len(streams)).run(streams)
     return streams
 
 

@@ -168,7 +168,7 @@ def test_at_the_end_of_a_request_nothing_unjudged_is_counted() -> None:
         )
     )
     chosen.learn_from_rounds()
-    acceptance = stream.policy_notes.acceptances["model"]
+    acceptance = chosen._kept[stream].acceptances["model"]
     assert (acceptance.judged, acceptance.accepted) == (3, 2)
 
 

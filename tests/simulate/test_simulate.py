@@ -311,7 +311,7 @@ def test_a_batch_keeps_to_its_bounds_and_loses_no_token(
     monkeypatch, spec, arrivals, budget
 ) -> None:
     steps = []
-    step = server.Server._step
+    step = server.SimulatedServer._step
 
     def watched(self, running):
         before = [(s.read, len(s.rounds)) for s in running]
@@ -323,7 +323,7 @@ def test_a_batch_keeps_to_its_bounds_and_loses_no_token(
         steps.append((len(running), rows, seconds))
         return seconds
 
-    monkeypatch.setattr(server.Server, "_step", watched)
+    monkeypatch.setattr(server.SimulatedServer, "_step", watched)
     recording = many(12)
     found = simulate(
         recording,

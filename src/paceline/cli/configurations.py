@@ -125,7 +125,7 @@ class Configurations:
             self._engines[one.target] = self._stack.enter_context(one.target.load())
         engine = self._engines[one.target]
         drafts = self._load(one, engine)
-        one.rules.check_trees(engine, drafts, one.rules.find_verifier(drafts))
+        drafts = one.rules.fit_trees(engine, drafts, one.rules.find_verifier(drafts))
         words = _words(given, but=_DRAFTED)
         shared = Configuration(
             BASELINE,

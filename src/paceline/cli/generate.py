@@ -19,7 +19,7 @@ from paceline.cli.options import (
 from paceline.cli.parser import Parser, at_least, max_draft_tokens
 from paceline.cli.settings import add_verb, flag, group, option
 from paceline.decode.generate import Generation, Prompt, generate
-from paceline.decode.policy import Policy, fixed
+from paceline.decode.round import Policy, fixed
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
 from paceline.errors import PromptError, SettingError
@@ -91,7 +91,7 @@ def run(settings: Settings) -> int:
         place = settings.target.place
         drafts = settings.loading.load_all(settings.draft, engine, place, stack)
         verifier = settings.rules.find_verifier(drafts)
-        settings.rules.check_trees(engine, drafts, verifier)
+        drafts = settings.rules.fit_trees(engine, drafts, verifier)
         policy = _policy(settings, engine, drafts)
         generation = generate(
             engine,
@@ -99,7 +99,6 @@ def run(settings: Settings) -> int:
             draft=drafts,
             policy=policy,
             verifier=verifier,
-            chains_for_trees=settings.rules.allow_chains,
             sampling=settings.sampling.sampling(engine),
             stop=StopConditions(
                 max_tokens=settings.max_tokens,

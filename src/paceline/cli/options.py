@@ -180,14 +180,19 @@ class RuleOptions:
             )
         return kind.create(**_verifier_options(name, written))
 
-    def check_trees(self, engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier) -> None:
-        """Refuse drafts whose trees can't be taken, and --allow-chains where nothing needs it."""
+    def fit_trees(
+        self, engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier
+    ) -> dict[str, Draft]:
+        """The drafts as engine and verifier take them. Refuses drafts whose trees can't be taken,
+        and --allow-chains where nothing needs it."""
         if not self.allow_chains:
             step.check_trees(engine, drafts, verifier)
-        elif not any(draft.branches for draft in drafts.values()):
+            return dict(drafts)
+        if not any(draft.branches for draft in drafts.values()):
             raise SettingError(
                 "--allow-chains is given, and no draft here offers trees.", "Leave it out."
             )
+        return step.with_chains(engine, drafts, verifier)
 
 
 def _verifier_options(spec: str, written: str) -> dict[str, str]:

@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from paceline.cli.parser import Parser, at_least
+from paceline.decode.round import Policy
 from paceline.errors import SettingError
 from paceline.policy.costs import Costs, read_costs, shipped_costs
 from paceline.simulate.impute import imputed
-from paceline.simulate.server import Policy
 from paceline.simulate.simulate import (
     Simulation,
     best_fixed,

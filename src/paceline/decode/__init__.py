@@ -1,1 +1,1 @@
-"""The one loop: propose, score, verify, commit, rewind."""
+"""The one loop: propose, score, verify, commit, rewind; `round` has its rules."""

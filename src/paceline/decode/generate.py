@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
 
-from paceline.decode.divergence import DivergenceStats, pool
-from paceline.decode.policy import Policy, fixed
-from paceline.decode.stats import Stats, one_line, stats
+from paceline.decode.round import Policy, fixed
+from paceline.decode.stats import DivergenceStats, Stats, one_line, pool_divergences, stats
 from paceline.decode.step import Decoder
 from paceline.decode.stream import Stream
 from paceline.drafts.base import Draft
@@ -64,7 +63,11 @@ class Generation:
     @property
     def divergence(self) -> DivergenceStats | None:
         """How far a lossy verifier went, pooled; None where it can't tell, or was exact."""
-        return pool(self.divergences) if len(self.divergences) == len(self.tokens) else None
+        return (
+            pool_divergences(self.divergences)
+            if len(self.divergences) == len(self.tokens)
+            else None
+        )
 
     @property
     def stats(self) -> Stats:
@@ -123,16 +126,14 @@ def generate(
     sampling: Sampling | None = None,
     stop: StopConditions | None = None,
     logprobs: bool = False,
-    chains_for_trees: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Generation:
     """Decode one prompt.
 
-    draft               the drafts on offer, one or several by name
-    policy              chooses among them; None is plain decoding
-    verifier            unless given `ChainVerifier`, or `TreeVerifier` if a draft may offer trees
-    chains_for_trees    see `Decoder`
-    on_text             called with each new piece of text as it is certain
+    draft       the drafts on offer, one or several by name
+    policy      chooses among them; None is ordinary decoding
+    verifier    unless given `ChainVerifier`, or `TreeVerifier` if a draft may offer trees
+    on_text     called with each new piece of text as it is certain
 
     Raises PromptError, SettingError, NumericError or ModelError.
     """
@@ -144,13 +145,7 @@ def generate(
     )
     chosen = policy or fixed(None, 0)
     drafts = by_name(draft)
-    decoder = Decoder(
-        engine,
-        drafts,
-        verifier or fitting_verifier(drafts),
-        chosen,
-        chains_for_trees=chains_for_trees,
-    )
+    decoder = Decoder(engine, drafts, verifier or fitting_verifier(drafts), chosen)
     say = None if on_text is None else lambda _, text: on_text(text)
     [generation] = decode(decoder, [request], on_text=say)
     if generation.error is not None:

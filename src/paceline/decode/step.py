@@ -2,56 +2,48 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
 
-from paceline.decode.policy import Policy
+from paceline.decode import round as rules
+from paceline.decode.round import Policy, Turn
 from paceline.decode.stop import Stopper
 from paceline.decode.stream import Stream
 from paceline.drafts.base import Context, Draft, VerifiedRound
+from paceline.drafts.first_branch import FirstBranch
 from paceline.engines.base import Engine, Job
 from paceline.errors import DraftError, PacelineError, PromptError, SettingError, unknown_name
 from paceline.sampling.history import History
 from paceline.sampling.processors import check_tokens
 from paceline.sampling.rng import NumpyRng
 from paceline.sampling.rows import RowDistributions
-from paceline.types import Array, Choice, Proposal, Request, Round, Verdict
+from paceline.types import Array, Proposal, Request, Verdict
 from paceline.verify.base import Verifier
-
-log = logging.getLogger("paceline")
 
 _NOTHING = Proposal((), "none")
 
 
 @dataclass(slots=True)
-class _Turn:
-    """What one stream does in one round."""
+class _Turn(Turn[Stream]):
+    """What one stream does in one round, with what goes to the target and comes back.
 
-    stream: Stream
-    source: str | None
-    max_draft_tokens: int
+    fed    tokens of its job
+    """
+
     proposal: Proposal = _NOTHING
-    job: Job | None = None
-    prefill: bool = False
-    context_length: int = 0
-    emitted: tuple[int, ...] = ()
-    accepted: int = 0
-    path: tuple[int, ...] | None = None
-    draft_s: float = 0.0
+    fed: int = 0
     commit_s: float = 0.0
 
 
 class Decoder:
     """Decodes requests with a target, drafts, a verifier and a policy.
 
-    drafts              by name; the policy and the requests choose among them
-    chains_for_trees    where engine or verifier can't take a draft's trees, take the first branch
-                        of each instead of refusing; that is logged once
+    drafts    by name; the policy and the requests choose among them
 
-    The caller closes engine and drafts; `close` ends streams.
+    Raises SettingError for a draft that may offer trees where engine or verifier takes none. The
+    caller closes engine and drafts; `close` ends streams.
     """
 
     def __init__(
@@ -60,13 +52,9 @@ class Decoder:
         drafts: Mapping[str, Draft],
         verifier: Verifier,
         policy: Policy,
-        *,
-        chains_for_trees: bool = False,
     ) -> None:
+        check_trees(engine, drafts, verifier)
         self.engine, self.drafts, self.verifier, self.policy = engine, drafts, verifier, policy
-        self.chains_for_trees, self._said_chains = chains_for_trees, False
-        if not chains_for_trees:
-            check_trees(engine, drafts, verifier)
 
     def open(self, request: Request) -> Stream:
         """Begin a request. Raises PromptError or SettingError for what can't be honoured."""
@@ -93,10 +81,15 @@ class Decoder:
 
         A stream whose own row or settings are at fault ends with its `error`; the others go on.
         """
-        started = perf_counter()
-        turns = self._turns([stream for stream in streams if not stream.finished])
+        turns = [_Turn(stream) for stream in streams if not stream.finished]
         if not turns:
             return
+        self._open(turns)
+        opened = perf_counter()
+        for turn, choice in zip(turns, self.policy([t.stream for t in turns]), strict=True):
+            if choice.source is not None:
+                self._check_draft(choice.source)
+            turn.begin(choice)
         chosen = perf_counter()
         self._propose(turns)
         proposed = perf_counter()
@@ -107,9 +100,16 @@ class Decoder:
         for turn, rows in zip(turns, logits, strict=True):
             self._verify_and_commit(turn, rows)
         self._observe(turns)
-        other_s = chosen - started + ready - proposed
-        self._record(turns, verify_s=scored - ready, other_s=other_s)
+        other_s = (chosen - opened + ready - proposed) / len(turns)
+        row_s = (scored - ready) / sum(turn.fed for turn in turns)
         for turn in turns:
+            done = rules.record(
+                turn,
+                batch=len(turns),
+                verify_s=row_s * turn.fed,
+                other_s=turn.commit_s + other_s,
+            )
+            turn.stream.rounds.append(done)
             if turn.stream.finished:
                 self.close(turn.stream)
 
@@ -138,44 +138,27 @@ class Decoder:
         if name not in self.drafts:
             raise unknown_name("draft", name, self.drafts)
 
-    def _turns(self, streams: list[Stream]) -> list[_Turn]:
-        choices = self.policy(streams)
-        return [self._turn(s, choice) for s, choice in zip(streams, choices, strict=True)]
-
-    def _turn(self, stream: Stream, choice: Choice) -> _Turn:
-        """The policy's choice within what the request, the answer's end and the context allow."""
-        request = stream.request
-        source = choice.source if request.draft is None else request.draft
-        if source is not None:
-            self._check_draft(source)
-        max_draft_tokens = choice.max_draft_tokens
-        if request.max_draft_tokens is not None:
-            max_draft_tokens = min(max_draft_tokens, request.max_draft_tokens)
-        # The round emits one token more than it accepts, so the last one needs no draft.
-        max_draft_tokens = min(max_draft_tokens, stream.stopper.remaining_tokens - 1)
-        prefill = not stream.prompt_is_read
-        return _Turn(
-            stream,
-            source if max_draft_tokens > 0 else None,
-            max(0, max_draft_tokens) if source is not None else 0,
-            prefill=prefill,
-            context_length=len(stream.history),
-        )
+    def _open(self, turns: list[_Turn]) -> None:
+        """Let the drafts that the policy previews read the prompts. It is drafting."""
+        for name in rules.looks_at(self.policy):
+            self._check_draft(name)
+            asked = [turn for turn in turns if turn.stream.request.draft in (None, name)]
+            self._open_draft(self.drafts[name], name, asked)
 
     def _propose(self, turns: list[_Turn]) -> None:
         """Ask each draft once for all streams that chose it; its time is theirs."""
         for name in dict.fromkeys(turn.source for turn in turns if turn.source is not None):
             draft, mine = self.drafts[name], [turn for turn in turns if turn.source == name]
             self._open_draft(draft, name, mine)
-            asked = [turn for turn in mine if not turn.prefill]
+            asked = [turn for turn in mine if turn.asks]
             if not asked:
                 continue
             started = perf_counter()
             contexts = [turn.stream.context for turn in asked]
             limits = [turn.max_draft_tokens for turn in asked]
-            proposals = draft.propose(contexts, limits)
-            for turn, proposal in zip(asked, proposals, strict=True):
+            for turn, proposal in zip(asked, draft.propose(contexts, limits), strict=True):
                 turn.proposal = self._checked(proposal, turn.max_draft_tokens)
+                turn.drafted = len(proposal.tokens)
             _share(started, asked)
 
     def _open_draft(self, draft: Draft, name: str, turns: list[_Turn]) -> None:
@@ -201,35 +184,19 @@ class Decoder:
                     f"{self.engine.vocabulary_size - 1}.",
                     "Tell its author.",
                 )
-        return proposal if proposal.parents is None else self._judgeable(proposal)
-
-    def _judgeable(self, tree: Proposal) -> Proposal:
-        """A tree that engine and verifier can take, or its first branch where that is allowed."""
-        unable = _unable(self.engine, self.verifier)
-        if not unable:
-            return tree
-        if not self.chains_for_trees:
-            raise _no_trees(tree.source, unable)
-        if not self._said_chains:
-            self._said_chains = True
-            log.warning(
-                "The draft %s offers trees, and the %s takes chains: the first branch of each goes "
-                "instead.",
-                tree.source,
-                unable,
-            )
-        return first_branch(tree)
+        unable = "" if proposal.parents is None else _unable(self.engine, self.verifier)
+        if unable:
+            raise _no_trees(name, unable)
+        return proposal
 
     def _job(self, turn: _Turn) -> Job:
         proposal = turn.proposal
         tokens = [*turn.stream.missing, *proposal.tokens]
-        turn.job = Job(
-            turn.stream.sequence, tokens, len(proposal.tokens) + 1, parents=proposal.parents
-        )
-        return turn.job
+        turn.fed = len(tokens)
+        return Job(turn.stream.sequence, tokens, len(proposal.tokens) + 1, parents=proposal.parents)
 
     def _verify_and_commit(self, turn: _Turn, rows: Array) -> None:
-        """Verify, commit, rewind: what is left is as if plain decoding had got here."""
+        """Verify, commit, rewind: what is left is as if ordinary decoding had got here."""
         started = perf_counter()
         stream, proposal = turn.stream, turn.proposal
         try:
@@ -253,32 +220,29 @@ class Decoder:
 
     def _commit(self, turn: _Turn, distributions: RowDistributions, verdict: Verdict) -> None:
         stream = turn.stream
-        drafted = [turn.proposal.tokens[index] for index in verdict.accepted]
-        rows = [0, *(index + 1 for index in verdict.accepted)]
-        emitted: list[int] = []
+        accepted = verdict.accepted
+        tokens = [*(turn.proposal.tokens[index] for index in accepted), verdict.next_token]
+        rows = [0, *(index + 1 for index in accepted)]
         divergences = iter(verdict.divergences)
-        for row, token in zip(rows, [*drafted, verdict.next_token], strict=True):
+        for row, token in rules.cut(zip(rows, tokens, strict=True), lambda: stream.finished):
             stream.divergences += islice(divergences, 1)
             if stream.request.logprobs:
                 stream.log_probs.append(distributions.log_prob(row, token))
             if stream.request.margins:
                 stream.margins.append(distributions.margin(row, token))
             stream.history.commit(token)
-            emitted.append(token)
             stream.finish_reason = stream.stopper.push(token)
-            if stream.finish_reason is not None:
-                break
-        turn.emitted = tuple(emitted)
-        turn.accepted = min(len(drafted), len(emitted))
+            turn.emitted += 1
+        turn.accepted = len(accepted)
         if turn.proposal.parents is not None:
-            turn.path = verdict.accepted[: turn.accepted]
+            turn.path = accepted
 
     def _rewind(self, turn: _Turn, verdict: Verdict) -> None:
         sequence = turn.stream.sequence
         if turn.proposal.parents is None:
             sequence.rewind(len(turn.stream.history) - 1)
         else:
-            sequence.rewind(turn.context_length, verdict.accepted)
+            sequence.rewind(turn.context, verdict.accepted)
 
     def _observe_logits(
         self, turn: _Turn, distributions: RowDistributions, verdict: Verdict
@@ -290,7 +254,9 @@ class Decoder:
             return
         started = perf_counter()
         last = turn.stream.history.tokens[-1]
-        verified = VerifiedRound(turn.proposal, verdict.accepted, last, distributions)
+        verified = VerifiedRound(
+            turn.proposal, verdict.accepted, last, distributions.logits, distributions
+        )
         for name in names:
             self.drafts[name].observe_logits(turn.stream.context, verified)
         _share(started, [turn])
@@ -298,34 +264,10 @@ class Decoder:
     def _observe(self, turns: list[_Turn]) -> None:
         for turn in turns:
             started = perf_counter()
+            emitted = turn.stream.history.tokens[turn.context :]
             for name in turn.stream.drafts_open:
-                self.drafts[name].observe(turn.stream.context, turn.emitted)
+                self.drafts[name].observe(turn.stream.context, emitted)
             _share(started, [turn])
-
-    def _record(self, turns: list[_Turn], *, verify_s: float, other_s: float) -> None:
-        fed = sum(len(turn.job.tokens) for turn in turns if turn.job)
-        for turn in turns:
-            assert turn.job is not None
-            width = len(turn.proposal.tokens) + 1
-            # A stop inside the block leaves the tokens behind it unjudged.
-            cut = turn.stream.finished and len(turn.emitted) < turn.accepted + 1
-            turn.stream.rounds.append(
-                Round(
-                    proposed=turn.accepted if cut else len(turn.proposal.tokens),
-                    accepted=turn.accepted,
-                    emitted=len(turn.emitted),
-                    source=None if turn.prefill else turn.source,
-                    max_draft_tokens=0 if turn.prefill else turn.max_draft_tokens,
-                    width=width,
-                    batch=len(turns),
-                    context=turn.context_length,
-                    prefill=turn.prefill,
-                    draft_s=turn.draft_s,
-                    verify_s=verify_s * len(turn.job.tokens) / fed,
-                    other_s=turn.commit_s + other_s / len(turns),
-                    path=turn.path,
-                )
-            )
 
 
 def check_trees(engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier) -> None:
@@ -334,6 +276,18 @@ def check_trees(engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier)
     for name, draft in drafts.items() if unable else ():
         if draft.branches:
             raise _no_trees(name, unable)
+
+
+def with_chains(
+    engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier
+) -> dict[str, Draft]:
+    """The drafts; where engine or verifier takes no trees, one that may offer them offers the first
+    branch of each."""
+    unable = _unable(engine, verifier)
+    return {
+        name: FirstBranch(draft, unable) if unable and draft.branches else draft
+        for name, draft in drafts.items()
+    }
 
 
 def _unable(engine: Engine, verifier: Verifier) -> str:
@@ -350,21 +304,6 @@ def _no_trees(draft: str, unable: str) -> SettingError:
         f"Use a draft that offers chains, {hint}or allow the first branch of each instead "
         "(--allow-chains).",
     )
-
-
-def first_branch(tree: Proposal) -> Proposal:
-    """The chain of first children. Which tokens stay is told by their places, not by what was
-    drawn, and a first child's distribution looks at no sibling: so it is a proposal like any
-    other."""
-    assert tree.parents is not None
-    path: list[int] = []
-    for index, parent in enumerate(tree.parents):
-        if parent == (path[-1] if path else -1):
-            path.append(index)
-    distributions = (
-        None if tree.distributions is None else tuple(tree.distributions[index] for index in path)
-    )
-    return Proposal(tuple(tree.tokens[index] for index in path), tree.source, distributions)
 
 
 def _share(started: float, turns: list[_Turn]) -> None:

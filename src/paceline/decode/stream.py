@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline.decode.stop import Stopper
 from paceline.drafts.base import Context, Draft
 from paceline.engines.base import Sequence
-from paceline.errors import PacelineError, unknown_name
+from paceline.errors import PacelineError, SettingError, unknown_name
 from paceline.sampling.history import History
 from paceline.sampling.rng import NumpyRng
 from paceline.types import Divergence, FinishReason, Preview, Request, Round
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Stream:
     """A request, its state, and what has come of it so far.
 
@@ -24,9 +23,8 @@ class Stream:
     rounds           one per step, the reading of the prompt first
     log_probs        one per output token, if the request asked for them
     margins          one per output token, if the request asked for them
-    divergences       one per output token, if the verifier is lossy and tells them
+    divergences      one per output token, if the verifier is lossy and tells them
     drafts           those on offer, by name
-    policy_notes     whatever the policy keeps of this stream
     finish_reason    set when it has ended; `error` then says if it ended badly
     """
 
@@ -37,7 +35,6 @@ class Stream:
     context: Context
     stopper: Stopper
     drafts: Mapping[str, Draft] = field(default_factory=dict)
-    policy_notes: Any = None
     rounds: list[Round] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
@@ -69,10 +66,13 @@ class Stream:
 
     def preview(self, name: str, most: int) -> Preview:
         """What a previewable draft would offer now (`Draft.preview`). Raises SettingError for one
-        that is not on offer."""
+        that is not on offer, or that the policy doesn't name in `looks_at`."""
         draft = self._draft(name)
-        if self.open_draft(name):
-            draft.prefill([self.context])
+        if name not in self.drafts_open:
+            raise SettingError(
+                f"The policy previews the draft {name!r}, which wasn't opened for it.",
+                "Name it in the policy's `looks_at`.",
+            )
         return draft.preview(self.context, most)
 
     def pending_tokens(self, name: str) -> int:

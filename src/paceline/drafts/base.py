@@ -15,7 +15,7 @@ from paceline.sampling.distribution import Distribution
 from paceline.sampling.history import History
 from paceline.sampling.rng import NumpyRng, Rng
 from paceline.sampling.rows import RowDistributions
-from paceline.types import Preview, Proposal, Sampling
+from paceline.types import Array, Preview, Proposal, Sampling
 
 
 @dataclass(eq=False, slots=True)
@@ -41,18 +41,21 @@ class Context:
 class VerifiedRound:
     """A round as the target saw it, for drafts that learn from its rows.
 
-    proposal    what was judged; empty in a plain round
-    accepted    indices of the accepted tokens, root to leaf
-    last        the committed token that row 0 stands after
-    distributions        the target's: row 0, then one per drafted token, in the proposal's order;
-                         `logits`
-                are the raw ones. Both hold for this call only
+    proposal         what was verified; empty in a round without a draft
+    accepted         indices of the accepted tokens, root to leaf
+    last             the committed token that row 0 stands after
+    logits           the target's raw rows, shape (1 + drafted tokens, vocabulary): row 0, then one
+                     per drafted token, in the proposal's order
+    distributions    of these rows, after temperature; None inside another engine
+
+    Logits and distributions hold for this call only.
     """
 
     proposal: Proposal
     accepted: tuple[int, ...]
     last: int
-    distributions: RowDistributions
+    logits: Array
+    distributions: RowDistributions | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -192,6 +195,12 @@ class Draft(abc.ABC):
     def observe_logits(self, context: Context, verified: VerifiedRound) -> None:  # noqa: B027
         """A round was judged, whoever proposed, and this is what the target said; nothing of it is
         committed yet. What is learned serves later rounds only."""
+
+    def observe_best(  # noqa: B027
+        self, context: Context, proposed: AbstractSequence[int], best: AbstractSequence[int]
+    ) -> None:
+        """What `observe_logits` tells, where of each row only the likeliest token is known: of the
+        row behind the committed tokens, and behind each proposed one. Inside another engine."""
 
     def close(self, context: Context) -> None:  # noqa: B027
         """The request ended; forget it."""

@@ -62,6 +62,7 @@ class Calibration:
         rows = (0, *(index + 1 for index in verified.accepted))
         for drafted, distributions in told.items():
             if path[: len(drafted)] == drafted:
+                assert verified.distributions is not None, "no other engine calibrates"
                 yield verified.distributions[rows[len(drafted)]], distributions
 
     def learn(self, worth: np.ndarray) -> None:

@@ -115,7 +115,7 @@ class RecycleDraft(Draft):
         table, proposal = self._tables[context], verified.proposal
         committed = context.history.tokens
         first = committed[-2] if len(committed) > 1 else None
-        found = likeliest(verified.distributions.logits, self.kept)
+        found = likeliest(verified.logits, self.kept)
         for row, token in enumerate(verified.tokens):
             before = first
             if row:
@@ -123,7 +123,7 @@ class RecycleDraft(Draft):
                 before = proposal.tokens[path[-2]] if len(path) > 1 else verified.last
             table.learn(before, token, found[row])
 
-    def note(
+    def observe_best(
         self, context: Context, proposed: AbstractSequence[int], best: AbstractSequence[int]
     ) -> None:
         """What `observe_logits` teaches, where of each row only the likeliest token is known: of

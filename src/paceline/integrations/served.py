@@ -9,63 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
 
+from paceline.decode import round as rules
+from paceline.decode.round import Turn
 from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.errors import SettingError
 from paceline.policy.acceptance import MOST
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.learned import LearnedCosts
 from paceline.sampling.history import History
-from paceline.types import Array, Preview, Proposal, Request, Round
-
-if TYPE_CHECKING:
-    from paceline.decode.stream import Stream
-    from paceline.sampling.rows import RowDistributions
+from paceline.types import Array, Choice, Preview, Proposal, Request, Round
 
 _NO_PROMPT = (0,)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Served:
-    """One sequence of another engine, as the policy sees a stream.
+    """One sequence of another engine, as a `decode.round.StreamView`.
 
-    history      its tokens, prompt and output
-    remaining_tokens         most tokens that a proposal may lead to
-    proposed     what it was given to try last
+    context             its tokens, prompt and output, and what drafts see of it
+    remaining_tokens    most tokens that a proposal may lead to
+    proposed            what it was given to try last
     """
 
     drafts: Mapping[str, Draft]
     context: Context
     remaining_tokens: int = MOST
     proposed: tuple[int, ...] = ()
-    max_draft_tokens: int = 0
-    source: str | None = None
     rounds: list[Round] = field(default_factory=list)
-    policy_notes: Any = None
     request: Request = field(default_factory=lambda: Request(prompt=_NO_PROMPT))
     finished: bool = False
     prompt_is_read: bool = True
+    turn: Turn[Served] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turn = Turn(self)
 
     @property
     def history(self) -> History:
+        """Prompt and output."""
         return self.context.history
 
     def preview(self, name: str, most: int) -> Preview:
+        """What a draft would offer now."""
         return self.drafts[name].preview(self.context, most)
 
     def pending_tokens(self, name: str) -> int:
+        """How many tokens a draft has yet to read."""
         return self.drafts[name].pending_tokens(self.context)
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """What `VerifiedRound.distributions` shows of rows that aren't ours to judge."""
-
-    logits: Array
-
-
-class Server:
+class DraftServer:
     """Drafts and policy over all sequences of one engine.
 
     drafts    by name; they must be previewable: others need the target's forwards, or their own
@@ -120,9 +114,8 @@ class Server:
     def observe_logits(self, served: Served, proposed: Sequence[int], logits: Array) -> None:
         """The target's raw rows, (1 + proposed, vocabulary): behind what is committed, and behind
         each token it was given to try there."""
-        proposal = Proposal(tuple(proposed), served.source or "none")
-        distributions = cast("RowDistributions", _Rows(logits))
-        verified = VerifiedRound(proposal, (), served.history.tokens[-1], distributions)
+        proposal = Proposal(tuple(proposed), served.turn.source or "none")
+        verified = VerifiedRound(proposal, (), served.history.tokens[-1], logits)
         for draft in self.drafts.values():
             if draft.observes_logits:
                 draft.observe_logits(served.context, verified)
@@ -136,41 +129,34 @@ class Server:
         step_s     seconds of the step outside drafting, this sequence's share
         draft_s    likewise of drafting
         """
-        proposed = served.proposed
+        proposed, turn = served.proposed, served.turn
         right = 0
         while right < min(len(proposed), len(emitted)) and proposed[right] == emitted[right]:
             right += 1
-        accepted = min(right, len(emitted) - 1)
-        served.rounds.append(
-            Round(
-                proposed=len(proposed),
-                accepted=accepted,
-                emitted=len(emitted),
-                source=served.source,
-                max_draft_tokens=served.max_draft_tokens,
-                width=len(proposed) + 1,
-                batch=batch,
-                context=len(served.history),
-                prefill=False,
-                draft_s=draft_s,
-                verify_s=step_s,
-                other_s=0.0,
-            )
-        )
+        turn.context, turn.drafted, turn.draft_s = len(served.history), len(proposed), draft_s
+        # The engine may have verified less than it was given: its last token is its own.
+        turn.accepted, turn.emitted = min(right, len(emitted) - 1), len(emitted)
+        served.rounds.append(rules.record(turn, batch=batch, verify_s=step_s, other_s=0.0))
 
     def propose(self, sequences: Sequence[Served]) -> list[tuple[int, ...]]:
-        """What each is to try next; empty is plain decoding."""
-        choices = self.policy(cast("Sequence[Stream]", sequences))
-        baseline = self.costs.needs_baseline(len(sequences))
-        found: list[tuple[int, ...]] = []
-        for served, choice in zip(sequences, choices, strict=True):
-            tokens: tuple[int, ...] = ()
-            if choice.source is not None and not baseline:
-                [proposal] = self.drafts[choice.source].propose(
-                    [served.context], [choice.max_draft_tokens]
-                )
-                tokens = proposal.tokens
-            served.proposed, served.max_draft_tokens = tokens, len(tokens)
-            served.source = choice.source if tokens else None
-            found.append(tokens)
+        """What each is to try next, as the policy has it; empty is ordinary decoding."""
+        choices = self.policy(sequences)
+        if self.costs.needs_baseline(len(sequences)):
+            choices = [rules.NO_DRAFT] * len(sequences)
+        found = [self.offer(s, choice) for s, choice in zip(sequences, choices, strict=True)]
+        for served in sequences:
+            served.turn.max_draft_tokens = len(served.proposed)
         return found
+
+    def offer(self, served: Served, choice: Choice) -> tuple[int, ...]:
+        """What a sequence is to try next by a given choice, within the rules."""
+        turn = served.turn = Turn(served)
+        turn.begin(choice)
+        served.proposed = ()
+        if turn.source is not None and turn.asks:
+            limits = [turn.max_draft_tokens]
+            [proposal] = self.drafts[turn.source].propose([served.context], limits)
+            served.proposed = proposal.tokens
+        if not served.proposed:
+            turn.source, turn.max_draft_tokens = None, 0
+        return served.proposed

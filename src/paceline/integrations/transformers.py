@@ -22,7 +22,7 @@ from paceline.decode.stats import Stats, stats
 from paceline.drafts.base import Draft
 from paceline.errors import SettingError
 from paceline.integrations.free_drafts import free_drafts
-from paceline.integrations.served import Server
+from paceline.integrations.served import DraftServer
 from paceline.policy.acceptance import MOST
 from paceline.policy.learned import LearnedCosts
 from paceline.types import Sampling
@@ -76,7 +76,7 @@ class DraftedGenerate:
         self.drafts, self.max_draft_tokens, self.share = drafts, max_draft_tokens, share
         self.stats: Stats | None = None
         self._costs: WeakKeyDictionary[Any, LearnedCosts] = WeakKeyDictionary()
-        self._servers: WeakKeyDictionary[Any, Server] = WeakKeyDictionary()
+        self._servers: WeakKeyDictionary[Any, DraftServer] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def __call__(
@@ -147,12 +147,12 @@ class DraftedGenerate:
             lock=self._lock,
         )
 
-    def _server(self, model: Any) -> Server:
+    def _server(self, model: Any) -> DraftServer:
         with self._lock:
             server = self._servers.get(model)
             if server is None:
                 costs = self._costs.setdefault(model, LearnedCosts())
-                server = Server(self.drafts, max_draft_tokens=MOST, costs=costs)
+                server = DraftServer(self.drafts, max_draft_tokens=MOST, costs=costs)
                 if self.share:
                     self._servers[model] = server
             return server

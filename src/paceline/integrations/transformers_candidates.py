@@ -17,8 +17,8 @@ from transformers.generation.stopping_criteria import (
 )
 
 from paceline.errors import SettingError
-from paceline.integrations.served import Served, Server
-from paceline.types import Round, Sampling
+from paceline.integrations.served import DraftServer, Served
+from paceline.types import Choice, Round, Sampling
 
 # Those that a drafted token can't meet: drafts end before the length and before an end token, by
 # these too. Time is looked at once a round, as it is once a token in plain decoding.
@@ -43,7 +43,7 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
 
     def __init__(
         self,
-        server: Server,
+        server: DraftServer,
         *,
         max_length: int,
         max_draft_tokens: int | None = None,
@@ -136,25 +136,16 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
         if self._limit is None:
             [drafted] = self._server.propose([served])
         else:
-            drafted = self._offer(served, min(self._limit, served.remaining_tokens - 1))
+            drafted = self._offer(served, self._limit)
         count = self._count(input_ids, drafted)
         if count < len(drafted):
             drafted = served.proposed = drafted[:count]
         return drafted
 
-    def _offer(self, served: Served, max_draft_tokens: int) -> tuple[int, ...]:
-        """Up to `max_draft_tokens` tokens of the first draft that has any."""
-        served.proposed, served.max_draft_tokens, served.source = (), 0, None
-        for name, draft in self._server.drafts.items() if max_draft_tokens > 0 else ():
-            [proposal] = draft.propose([served.context], [max_draft_tokens])
-            if proposal.tokens:
-                served.proposed, served.max_draft_tokens, served.source = (
-                    proposal.tokens,
-                    max_draft_tokens,
-                    name,
-                )
-                break
-        return served.proposed
+    def _offer(self, served: Served, limit: int) -> tuple[int, ...]:
+        """Up to `limit` tokens of the first draft that has any."""
+        offers = (self._server.offer(served, Choice(name, limit)) for name in self._server.drafts)
+        return next((tokens for tokens in offers if tokens), ())
 
     def _count(self, input_ids: torch.LongTensor, drafted: Sequence[int]) -> int:
         """How many drafted tokens come before one that ends decoding, or that is none."""

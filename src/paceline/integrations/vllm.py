@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 
 from paceline.drafts.base import Draft
-from paceline.drafts.recycle import RecycleDraft
 from paceline.errors import SettingError, unknown_name
 from paceline.integrations.backoff import Backoff
 from paceline.integrations.free_drafts import free_drafts
-from paceline.integrations.served import Served, Server
+from paceline.integrations.served import DraftServer, Served
 
 _ABSENT_STEPS = 64
 """A sequence that is not in the batch for so long is forgotten: it has ended, or waits."""
@@ -93,7 +92,7 @@ class Proposer:
     def __init__(self, vllm_config: Any) -> None:
         drafts = _drafts(_options(vllm_config))
         self._longest = int(vllm_config.model_config.max_model_len)
-        self._server = Server(
+        self._server = DraftServer(
             drafts, max_draft_tokens=int(vllm_config.speculative_config.num_speculative_tokens)
         )
         self._rows: dict[int, list[_Row]] = {}  # all that are known, by length
@@ -104,7 +103,7 @@ class Proposer:
         self._logits: list[Any] = []  # of all calls since the last step
         self._backoff = Backoff()
         self._lengths = np.zeros(0, np.int32)
-        self._learners = [d for d in drafts.values() if isinstance(d, RecycleDraft)]
+        self._learners = [d for d in drafts.values() if d.observes_logits]
 
     def load_model(self, target_model: Any) -> None:
         """Called with the loaded target. Drafts that learn from its rows see them on their way."""
@@ -256,7 +255,7 @@ class Proposer:
             begin = begins[id(row)] + accepted
             best = logits[begin : begin + 1 + len(left)].argmax(-1).tolist()
             for draft in self._learners:
-                draft.note(row.served.context, left, best)
+                draft.observe_best(row.served.context, left, best)
 
     def _feed(self, rows: Sequence[_Row]) -> list[_Row]:
         """Let the drafts read what is new; those sequences of which they have read everything."""

@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
+from paceline.decode.round import NO_DRAFT, StreamView
 from paceline.policy.acceptance import (
     MOST,
     Acceptance,
@@ -31,15 +33,11 @@ from paceline.policy.stats import PolicyStats
 from paceline.policy.warnings import Warnings
 from paceline.types import Choice, Preview, Round
 
-if TYPE_CHECKING:
-    from paceline.decode.stream import Stream
-
 log = logging.getLogger("paceline")
 
 LEAST_GAIN = 1.05  # below this, plain decoding: wide forwards cost more in use than in a profile
 _PROBE_SHARE = 0.01  # of decoding time may go into finding out whether a priced draft pays now
 _HORIZON = 64  # tokens over which catching up is written off
-_BASELINE = Choice(None, 0)
 
 
 @dataclass(slots=True)
@@ -121,6 +119,7 @@ class MeasuredPolicy:
     sources    the drafts on offer
     frozen     keep to the costs as recorded: the same choices in every run
     most       most tokens of a proposal
+    looks_at   names of the sources that it previews before every choice
 
     One policy may serve many requests, one after another or together; what it has counted in one
     is where the next begins.
@@ -140,10 +139,11 @@ class MeasuredPolicy:
         self.policy_stats = PolicyStats()
         self.frozen = frozen
         self._most = min(most, MOST)
-        self._previewable = [source.name for source in sources if source.previewable]
+        self.looks_at = [source.name for source in sources if source.previewable]
         self._sources = {source.name: source for source in sources}
         self._shared: dict[tuple[str, float], Shared] = {}
-        self._last: list[Stream] = []
+        self._last: list[StreamView] = []
+        self._kept: WeakKeyDictionary[StreamView, _Notes] = WeakKeyDictionary()
         self._expected_s: dict[str, float] = {}
         self._warnings = Warnings(say)
         self._priced: dict[str, _Priced] = {}
@@ -160,10 +160,11 @@ class MeasuredPolicy:
         """A policy that has counted nothing yet, with the same live costs and learned prices."""
         fork = copy(self)
         fork.policy_stats, fork._shared, fork._last = PolicyStats(), {}, []
+        fork._kept = WeakKeyDictionary()
         fork._priced = {name: replace(p, credit_s=0.0) for name, p in self._priced.items()}
         return fork
 
-    def __call__(self, streams: Sequence[Stream]) -> list[Choice]:
+    def __call__(self, streams: Sequence[StreamView]) -> list[Choice]:
         """One choice per stream. Raises SettingError for a source that is none of its drafts."""
         self.learn_from_rounds()
         notes = [self._notes(stream) for stream in streams]
@@ -179,7 +180,9 @@ class MeasuredPolicy:
         self._last = list(streams)
         return choices
 
-    def _expected(self, name: str, streams: Sequence[Stream], choices: Sequence[Choice]) -> float:
+    def _expected(
+        self, name: str, streams: Sequence[StreamView], choices: Sequence[Choice]
+    ) -> float:
         """Seconds that a source's proposals of this round should take."""
         asked = [
             (stream.pending_tokens(name), choice.max_draft_tokens)
@@ -188,21 +191,18 @@ class MeasuredPolicy:
         ]
         if not asked:
             return 0.0
-        pending_tokens, limits = (
-            sum(b for b, _ in asked),
-            [max_draft_tokens for _, max_draft_tokens in asked],
-        )
-        return self._priced[name].seconds(len(asked), max(limits), pending_tokens)
+        pending, limits = sum(b for b, _ in asked), [limit for _, limit in asked]
+        return self._priced[name].seconds(len(asked), max(limits), pending)
 
     # What the last rounds taught.
 
     def learn_from_rounds(self) -> None:
         """Learn from the rounds since the last choice. The next choice does it by itself; call it
         to bring `policy_stats` up to date after the last round."""
-        streams = [s for s in self._last if len(s.rounds) > s.policy_notes.rounds]
+        streams = [s for s in self._last if len(s.rounds) > self._kept[s].rounds]
         self._last = []
         for stream in streams:
-            self._learn(stream, stream.policy_notes)
+            self._learn(stream, self._kept[stream])
         decoding = [stream.rounds[-1] for stream in streams if not stream.rounds[-1].prefill]
         if not decoding or len(decoding) < decoding[0].batch:
             return  # the forward also read prompts, whose rows cost otherwise
@@ -229,7 +229,7 @@ class MeasuredPolicy:
             elif all(round.proposed == round.max_draft_tokens for round in rounds):
                 priced.live.observe_whole(self._expected_s.get(name, 0.0), seconds)
 
-    def _learn(self, stream: Stream, notes: _Notes) -> None:
+    def _learn(self, stream: StreamView, notes: _Notes) -> None:
         new = stream.history.tokens[notes.length :]
         for acceptance, preview in notes.previews:
             acceptance.judge(preview, new)
@@ -263,17 +263,16 @@ class MeasuredPolicy:
 
     # What can be asked now.
 
-    def _notes(self, stream: Stream) -> _Notes:
-        notes: Any = stream.policy_notes
+    def _notes(self, stream: StreamView) -> _Notes:
+        notes = self._kept.get(stream)
         if notes is None:
             temperature = round(stream.request.sampling.temperature, 1)
-            names = [*self._previewable, *self._priced]
+            names = [*self.looks_at, *self._priced]
             if stream.request.draft is not None:
                 names = [name for name in names if name == stream.request.draft]
             notes = _Notes({name: Acceptance(self._prior(name, temperature)) for name in names})
-            stream.policy_notes = notes
-        found: _Notes = notes
-        return found
+            self._kept[stream] = notes
+        return notes
 
     def _prior(self, name: str, temperature: float) -> Shared:
         key = name, temperature
@@ -285,7 +284,7 @@ class MeasuredPolicy:
             self._shared[key] = Shared(weighs=source.weighs, prior=prior)
         return self._shared[key]
 
-    def _options(self, stream: Stream, notes: _Notes) -> list[_Option]:
+    def _options(self, stream: StreamView, notes: _Notes) -> list[_Option]:
         max_draft_tokens = stream.request.max_draft_tokens
         most = min(
             self._most if max_draft_tokens is None else min(max_draft_tokens, self._most),
@@ -309,7 +308,7 @@ class MeasuredPolicy:
 
     # What is worth asking.
 
-    def _choose(self, streams: Sequence[Stream], options: list[list[_Option]]) -> list[Choice]:
+    def _choose(self, streams: Sequence[StreamView], options: list[list[_Option]]) -> list[Choice]:
         count = len(streams)
         if not count:
             return []
@@ -323,9 +322,9 @@ class MeasuredPolicy:
         return self._probe(streams, options, round_s, choices) if self._priced else choices
 
     def _for_one(
-        self, stream: Stream, options: list[_Option], round_s: list[float], least: float
+        self, stream: StreamView, options: list[_Option], round_s: list[float], least: float
     ) -> Choice:
-        best_rate, best = least, _BASELINE
+        best_rate, best = least, NO_DRAFT
         for name, acceptance in options:
             first_s, step_s = self._draft_s(name, [stream], 1)
             priced = self._priced.get(name)
@@ -337,19 +336,19 @@ class MeasuredPolicy:
 
     def _for_batch(
         self,
-        streams: Sequence[Stream],
+        streams: Sequence[StreamView],
         options: list[list[_Option]],
         round_s: list[float],
         least: float,
     ) -> list[Choice]:
-        free, names = _likeliest(options, self._previewable)
-        best_rate, choices = least, [_BASELINE] * len(streams)
+        free, names = _likeliest(options, self.looks_at)
+        best_rate, choices = least, [NO_DRAFT] * len(streams)
         plan = for_batch(free, round_s)
         if plan.rate > best_rate:
             best_rate, choices = plan.rate, _choices(names, plan.limits)
         for name in self._priced:
             # Free sources come along where they are likelier.
-            mixed, named = _likeliest(options, [*self._previewable, name])
+            mixed, named = _likeliest(options, [*self.looks_at, name])
             asked = [s for s, chosen in zip(streams, named, strict=True) if chosen == name]
             if asked:
                 first_s, step_s = self._draft_s(name, asked, len(streams))
@@ -360,7 +359,7 @@ class MeasuredPolicy:
         return choices
 
     def _draft_s(
-        self, name: str, asked: Sequence[Stream], most: int
+        self, name: str, asked: Sequence[StreamView], most: int
     ) -> tuple[list[float], list[float]]:
         """Seconds of drafting anything at all, and of each step, by number of sequences up to
         `most`; in the target's profiled time."""
@@ -382,7 +381,7 @@ class MeasuredPolicy:
 
     def _probe(
         self,
-        streams: Sequence[Stream],
+        streams: Sequence[StreamView],
         options: list[list[_Option]],
         round_s: list[float],
         choices: list[Choice],
@@ -397,7 +396,7 @@ class MeasuredPolicy:
             return choices
         wider_s = (round_s[wider] - round_s[wider - 1]) * self.costs.drift
         for number, (stream, offered) in enumerate(zip(streams, options, strict=True)):
-            may = stream.prompt_is_read and choices[number] is _BASELINE
+            may = stream.prompt_is_read and choices[number] is NO_DRAFT
             for name, _ in offered if may else ():
                 priced = self._priced.get(name)
                 if priced is None:
@@ -437,6 +436,6 @@ def _likeliest(
 
 def _choices(names: Sequence[str | None], limits: Sequence[int]) -> list[Choice]:
     return [
-        Choice(name, max_draft_tokens) if max_draft_tokens and name is not None else _BASELINE
+        Choice(name, max_draft_tokens) if max_draft_tokens and name is not None else NO_DRAFT
         for name, max_draft_tokens in zip(names, limits, strict=True)
     ]

@@ -1,26 +1,23 @@
 """A batch server that runs recorded requests without a model, one step after another.
 
-A step is what `decode.step.Decoder` would do with the same choices: the limit is cut as there, the
-proposal is the recorded one, and what is accepted is what was right. Only its seconds come from
-costs. So a policy sees the same history, round by round, as in real decoding.
+A step is what `decode.step.Decoder` would do with the same choices, by the same rules
+(`decode.round`): the proposal is the recorded one, and what is accepted is what was right. Only its
+seconds come from costs. So a policy sees the same history, round by round, as in real decoding.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from paceline.decode import round as rules
+from paceline.decode.round import Policy, Turn
 from paceline.errors import SettingError
 from paceline.policy.costs import Costs
 from paceline.simulate.stream import SimulatedStream
-from paceline.types import Choice, Round
-
-Policy = Callable[[Sequence[Any]], list[Choice]]
-"""`decode.policy.Policy`, over simulated streams."""
+from paceline.types import Choice
 
 _CONTEXT_STEP = 64  # contexts are priced to the nearest multiple: a table is dear to make
 
@@ -52,20 +49,10 @@ class _Prices:
         return self._feeds[tokens]
 
 
-@dataclass(slots=True)
-class _Turn:
-    """What one stream does in one step; `drafted` tokens are scored, the first `right` right."""
-
-    stream: SimulatedStream
-    source: str | None
-    max_draft_tokens: int
-    prefill: bool
-    drafted: int = 0
-    right: int = 0
-    draft_s: float = 0.0
+SimulatedTurn = Turn[SimulatedStream]
 
 
-class Server:
+class SimulatedServer:
     """Requests in the order they arrive, at most `batch` of them at once.
 
     free      drafts whose proposals take no time
@@ -128,7 +115,7 @@ class Server:
             stream.read_other_s += self.overhead_s / sharing
         for turn in turns:
             share_s = 0.0 if turn.prefill else verify_s * (1 + turn.drafted) / rows
-            _verify_and_commit(turn, share_s, self.overhead_s / sharing, sharing)
+            _commit(turn, share_s, self.overhead_s / sharing, sharing)
         return draft_s + verify_s + sum(map(self._target.feed_s, parts.values())) + self.overhead_s
 
     def _parts(
@@ -145,7 +132,7 @@ class Server:
                 left = None if left is None else left - count
         return parts, left
 
-    def _propose(self, turns: Sequence[_Turn], name: str) -> float:
+    def _propose(self, turns: Sequence[SimulatedTurn], name: str) -> float:
         """Seconds of one draft for all that chose it: those new to it have their prompts read, all
         others catch up in one forward, and the rest is a forward a token."""
         if name in self._free:
@@ -178,63 +165,40 @@ def _prompt(stream: SimulatedStream) -> int:
     return stream.trace.prompt_tokens
 
 
-def _sources(turns: Sequence[_Turn]) -> list[str]:
+def _sources(turns: Sequence[SimulatedTurn]) -> list[str]:
     return list(dict.fromkeys(turn.source for turn in turns if turn.source is not None))
 
 
-def _turn(stream: SimulatedStream, choice: Choice) -> _Turn:
-    """The choice within what request and answer allow, as `decode.step.Decoder._turn` has it."""
-    request = stream.request
-    source = choice.source if request.draft is None else request.draft
-    max_draft_tokens = min(choice.max_draft_tokens, stream.remaining_tokens - 1)
-    if request.max_draft_tokens is not None:
-        max_draft_tokens = min(max_draft_tokens, request.max_draft_tokens)
-    if source is None or max_draft_tokens <= 0:
-        return _Turn(stream, None, 0, not stream.prompt_is_read)
-    stream.source(source)
-    turn = _Turn(stream, source, max_draft_tokens, not stream.prompt_is_read)
-    if not turn.prefill:
-        turn.drafted, turn.right = stream.proposed(source, max_draft_tokens)
+def _turn(stream: SimulatedStream, choice: Choice) -> SimulatedTurn:
+    turn = Turn(stream)
+    turn.begin(choice)
+    if turn.source is not None:
+        stream.source(turn.source)
+        if turn.asks:
+            turn.drafted, turn.accepted = stream.proposed(turn.source, turn.max_draft_tokens)
     return turn
 
 
-def _cut(turns: Sequence[_Turn], left: int | None) -> None:
+def _cut(turns: Sequence[SimulatedTurn], left: int | None) -> None:
     """Keep drafted tokens within the rows left: the longest proposals lose their last ones."""
     total = sum(turn.drafted for turn in turns)
     while left is not None and total > left:
         longest = max(turns, key=lambda turn: turn.drafted)
         longest.drafted -= 1
         longest.max_draft_tokens = longest.drafted
-        longest.right = min(longest.right, longest.drafted)
+        longest.accepted = min(longest.accepted, longest.drafted)
         longest.source = longest.source if longest.max_draft_tokens else None
         total -= 1
 
 
-def _verify_and_commit(turn: _Turn, verify_s: float, other_s: float, batch: int) -> None:
-    """Commit, and record the round as `decode.step.Decoder._record` does."""
-    stream, before = turn.stream, len(turn.stream.history)
+def _commit(turn: SimulatedTurn, verify_s: float, other_s: float, batch: int) -> None:
+    stream = turn.stream
     if turn.prefill:
         verify_s, other_s = stream.read_s, stream.read_other_s
-    emitted = min(turn.right + 1, stream.remaining)
-    stream.history.length += emitted
-    # A stop inside the block leaves the tokens behind it unjudged.
-    cut = not stream.remaining and emitted < turn.right + 1
+    for _ in rules.cut(range(turn.accepted + 1), lambda: stream.finished):
+        stream.history.length += 1
+        turn.emitted += 1
     if turn.source in stream.held and turn.drafted:
         # The last drafted token was never fed to the draft.
-        stream.held[turn.source] = before + min(turn.right, turn.drafted - 1)
-    stream.rounds.append(
-        Round(
-            proposed=turn.right if cut else turn.drafted,
-            accepted=turn.right,
-            emitted=emitted,
-            source=None if turn.prefill else turn.source,
-            max_draft_tokens=0 if turn.prefill else turn.max_draft_tokens,
-            width=turn.drafted + 1,
-            batch=batch,
-            context=before,
-            prefill=turn.prefill,
-            draft_s=turn.draft_s,
-            verify_s=verify_s,
-            other_s=other_s,
-        )
-    )
+        stream.held[turn.source] = turn.context + min(turn.accepted, turn.drafted - 1)
+    stream.rounds.append(rules.record(turn, batch=batch, verify_s=verify_s, other_s=other_s))

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from paceline.decode.round import Policy, fixed
 from paceline.errors import SettingError, unknown_name
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs
 from paceline.simulate.impute import imputed
-from paceline.simulate.server import Policy, Server
+from paceline.simulate.server import SimulatedServer
 from paceline.simulate.stream import SimulatedStream, stream_of
 from paceline.simulate.trace import Recording, Trace
-from paceline.types import Choice, Round
+from paceline.types import Round
 
 LIMITS = (*range(1, 17), 24, 31)
 """Limits that are tried in hindsight."""
@@ -166,7 +167,7 @@ def simulate(
         for trace, second in zip(recording.traces, arrivals, strict=True)
     ]
     free = [name for name, previewable in recording.header.sources.items() if previewable]
-    server = Server(costs, policy, free=free, batch=batch, budget=row_budget)
+    server = SimulatedServer(costs, policy, free=free, batch=batch, budget=row_budget)
     return Simulation(server.run(streams), tuple(map(_served, streams)))
 
 
@@ -202,7 +203,7 @@ def _served(stream: SimulatedStream) -> Served:
 def policy_named(
     spec: str, costs: Costs, sources: Mapping[str, bool], weighs: Collection[str] | None = None
 ) -> Policy:
-    """A fresh policy: "measured" (the default policy, with costs kept as they are), "plain", or
+    """A fresh policy: "measured" (the default policy, with costs kept as they are), "baseline", or
     "DRAFT:LIMIT" for the same draft and limit in every round.
 
     sources    the recorded drafts, and whether each is previewable. "measured" leaves out those
@@ -210,7 +211,7 @@ def policy_named(
     weighs     those whose evidence counts; unless given, all previewable ones
     """
     if spec == "baseline":
-        return _always(Choice(None, 0))
+        return fixed(None, 0)
     if spec == "measured":
         offered = [
             Source(
@@ -233,11 +234,7 @@ def policy_named(
             f"The limit of the policy {spec!r} is {max_draft_tokens!r}.",
             "It must be a number, 1 or more.",
         )
-    return _always(Choice(name, int(max_draft_tokens)))
-
-
-def _always(choice: Choice) -> Policy:
-    return lambda streams: [choice] * len(streams)
+    return fixed(name, int(max_draft_tokens))
 
 
 def policy_of(traces: Sequence[Trace]) -> str:

@@ -4,7 +4,6 @@ a model, whose next tokens are already known."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from paceline.errors import SettingError, unknown_name
 from paceline.simulate.trace import Known, SourceTrace, Trace
@@ -27,9 +26,9 @@ class SimulatedHistory:
         return range(self.length)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class SimulatedStream:
-    """What a policy may ask of a `decode.stream.Stream`, over a recorded answer.
+    """A `decode.round.StreamView` over a recorded answer.
 
     read       prompt tokens read so far
     watched    drafts that a policy has previewed, which then offer what they offer when watched
@@ -41,7 +40,6 @@ class SimulatedStream:
     arrived_s: float = 0.0
     history: SimulatedHistory = field(init=False)
     rounds: list[Round] = field(default_factory=list)
-    policy_notes: Any = None
     read: int = 0
     read_s: float = 0.0
     read_other_s: float = 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paceline.bench.prompts.workload import Workload
 from paceline.decode.generate import decode
-from paceline.decode.policy import fixed
+from paceline.decode.round import fixed
 from paceline.decode.step import Decoder
 from paceline.engines.base import Engine
 from paceline.errors import DataError, PacelineError

@@ -23,7 +23,7 @@ from paceline.bench.profile.measured_policy import gather_costs, sources
 from paceline.bench.profile.profile import costs_for
 from paceline.bench.prompts.workload import Workload
 from paceline.decode.generate import decode
-from paceline.decode.policy import fixed
+from paceline.decode.round import fixed
 from paceline.decode.step import Decoder
 from paceline.drafts.early_exit import EarlyExitDraft
 from paceline.engines.base import Engine, Job

@@ -18,7 +18,7 @@ from paceline.bench.local.result import BenchResult, Header
 from paceline.bench.local.run import BASELINE, Described, Run, as_kept, ends_of
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.decode.generate import Generation, decode, fitting_verifier
-from paceline.decode.policy import Policy, fixed
+from paceline.decode.round import Policy, fixed
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
@@ -297,13 +297,7 @@ class _Bench:
         return _Done(generation, taken, policy.policy_stats)
 
     def _decoder(self, one: Configuration, policy: Policy) -> Decoder:
-        return Decoder(
-            self._engine(one),
-            one.drafts,
-            one.chosen_verifier,
-            policy,
-            chains_for_trees=one.chains_for_trees,
-        )
+        return Decoder(self._engine(one), one.drafts, one.chosen_verifier, policy)
 
 
 @dataclass(slots=True)

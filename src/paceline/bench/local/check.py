@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from paceline.bench.local.divergence import FirstDifference, explain, largest_movement
 from paceline.decode.generate import Generation, decode
-from paceline.decode.policy import fixed
+from paceline.decode.round import fixed
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context, Draft
 from paceline.drafts.model import ModelDraft

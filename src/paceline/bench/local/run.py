@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from paceline.bench.local.divergence import FirstDifference
-from paceline.decode.divergence import DivergenceStats, pool
-from paceline.decode.stats import Stats, stats
+from paceline.decode.stats import DivergenceStats, Stats, pool_divergences, stats
 from paceline.policy.stats import PolicyStats
 from paceline.types import Divergence, Round, Sampling
 
@@ -133,7 +132,11 @@ class Run:
     @property
     def divergence(self) -> DivergenceStats | None:
         """How far a lossy verifier went, pooled; None where it can't tell, or was exact."""
-        return pool(self.divergences) if len(self.divergences) == len(self.tokens) else None
+        return (
+            pool_divergences(self.divergences)
+            if len(self.divergences) == len(self.tokens)
+            else None
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
