@@ -1,20 +1,25 @@
-"""What is asked of a cluster besides the engine (names, replicas, GPUs, volumes, a secret), and the
-parts of a pod that follow from it."""
+"""What is asked of a cluster besides the engine (names, replicas, GPUs, volumes, a secret), and
+manifests filled in from `templates/`.
+
+Rules that Kubernetes tells of itself (names, labels, images, amounts) are left to
+`kubectl apply --dry-run=server`, which every manifest's heading names.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.resources import files as package_files
 from typing import Any
 
 from paceline.errors import SettingError
-from paceline.export import manifest
-from paceline.export.setup import Setup
+from paceline.export.rules import is_path
+from paceline.export.setup import EngineSetup
+from paceline.export.text import as_yaml, comment, import_yaml
 
-GPU = "nvidia.com/gpu"
 FILES = "/etc/paceline"
 """Where a container finds the files that its engine's arguments name."""
 CACHE = "/cache"
@@ -24,13 +29,13 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What is asked of a cluster. Raises SettingError for what Kubernetes would refuse.
+    """What is asked of a cluster. Raises SettingError for what Kubernetes takes and means otherwise.
 
     name            of everything that is made
     namespace       None: the one that kubectl is set to
     replicas        pods that serve, each with the whole model
     image           None: the engine's published one
-    gpus            GPUs of a replica, over which it lays the model
+    gpus            GPUs of a replica, over which it splits the model
     cpu, memory     asked for per replica; None: nothing is
     model_volume    a PersistentVolumeClaim with models, and where it is mounted
     cache_volume    a PersistentVolumeClaim for what engines fetch; None: a pod fetches anew
@@ -49,47 +54,50 @@ class Cluster:
     hf_secret: str | None = None
 
     def __post_init__(self) -> None:
-        manifest.service_name(self.name, "Name")
-        if self.namespace is not None:
-            manifest.label_name(self.namespace, "Namespace")
-        if self.image is not None:
-            manifest.image_name(self.image)
-        if self.cpu is not None:
-            manifest.quantity(self.cpu, "CPU")
-        if self.memory is not None:
-            manifest.quantity(self.memory, "Memory", whole=True)
-        for claim, what in ((self.cache_volume, "Cache volume"), (self.hf_secret, "Secret")):
-            if claim is not None:
-                manifest.object_name(claim, what)
+        if self.memory is not None and self.memory.endswith("m"):
+            raise SettingError(
+                f"Memory {self.memory!r} means thousandths of a byte.",
+                f"Write {self.memory[:-1]}Mi for mebibytes.",
+            )
         if self.model_volume is not None:
-            claim, path = self.model_volume
-            manifest.object_name(claim, "Model volume")
-            _check_mount(path)
+            _check_mount(self.model_volume[1])
 
     def kubectl(self, command: str) -> str:
         """A command line for where the objects are."""
         place = "" if self.namespace is None else f" -n {self.namespace}"
         return f"kubectl{place} {command}"
 
-    def metadata(self, name: str | None = None, **more: Any) -> dict[str, Any]:
-        """An object's metadata."""
-        place = {} if self.namespace is None else {"namespace": self.namespace}
-        return {"name": name or self.name, **place, **more}
-
-    def resources(self, gpu: str = GPU) -> dict[str, Any]:
-        """A replica's share of a node. A limit on memory is what was asked for, since a server
-        that grows past it would be the first to be ended anyway."""
-        asked = {"cpu": self.cpu, "memory": self.memory}
-        limits = {gpu: str(self.gpus) if self.gpus else None, "memory": self.memory}
-        found = {"limits": _given(limits), "requests": _given(asked)}
-        return {key: value for key, value in found.items() if value}
+    def values(self, files: Mapping[str, str], cache_variable: str = "HF_HOME") -> dict[str, Any]:
+        """What templates name. The ConfigMap's name ends in a hash of its files, so that pods start
+        anew with new ones."""
+        told = "\0".join(part for name in sorted(files) for part in (name, files[name]))
+        mark = hashlib.sha256(told.encode()).hexdigest()[:8]
+        claim, path = self.model_volume or (None, None)
+        cached = self.cache_volume is not None
+        return {
+            "name": self.name,
+            "namespace": self.namespace,
+            "replicas": self.replicas,
+            "gpus": str(self.gpus) if self.gpus else None,
+            "cpu": self.cpu,
+            "memory": self.memory,
+            "model_claim": claim,
+            "model_path": path,
+            "cache_volume": self.cache_volume,
+            "cache_path": CACHE if cached else None,
+            "cache_variable": cache_variable,
+            "cache_folder": f"{CACHE}/models" if cached else None,
+            "hf_secret": self.hf_secret,
+            "files": dict(files),
+            "files_name": f"{self.name}-files-{mark}" if files else None,
+            "files_path": FILES if files else None,
+        }
 
 
 def _check_mount(path: str) -> None:
-    manifest.plain_text(path, "Mount path")
     if path != posixpath.normpath(path) or not re.fullmatch(r"/[^/:][^:]*", path):
         raise SettingError(
-            f"{path!r} is no place to mount a volume at.", "Name a folder as /models."
+            f"{path!r} is not a place to mount a volume at.", "Name a folder as /models."
         )
     for taken in (FILES, CACHE, SHARED_MEMORY):
         if f"{taken}/".startswith(f"{path}/") or f"{path}/".startswith(f"{taken}/"):
@@ -98,72 +106,67 @@ def _check_mount(path: str) -> None:
             )
 
 
-def _given(values: Mapping[str, str | None]) -> dict[str, str]:
-    return {key: value for key, value in values.items() if value is not None}
+def short_name(text: str, most: int = 63) -> str:
+    """What comes nearest to a text and is a Service's name: `Qwen/Qwen2.5-1.5B` gives
+    `qwen2-5-1-5b`."""
+    last = re.sub(r"\.gguf$", "", text.rstrip("/").rsplit("/", 1)[-1], flags=re.IGNORECASE)
+    name = re.sub(r"[^a-z0-9]+", "-", last.lower(), flags=re.ASCII).strip("-")
+    if not name[:1].isalpha():
+        name = f"model-{name}"
+    return name[:most].strip("-")
 
 
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """A volume of a pod, and where its containers see it."""
-
-    name: str
-    path: str
-    source: Mapping[str, Any]
-    read_only: bool = False
-
-    def as_volume(self) -> dict[str, Any]:
-        return {"name": self.name, **self.source}
-
-    def as_mount(self) -> dict[str, Any]:
-        read_only = {"readOnly": True} if self.read_only else {}
-        return {"name": self.name, "mountPath": self.path, **read_only}
+# Templates.
 
 
-def model_volumes(cluster: Cluster) -> list[Volume]:
-    """The volumes with models, which a server and what reads its tokenizer share."""
+def read_template(name: str) -> dict[str, Any]:
+    """The documents of `templates/NAME.yaml`, by kind. Raises SettingError if PyYAML is missing."""
+    text = (package_files("paceline.export") / f"templates/{name}.yaml").read_text("utf-8")
+    return {one["kind"]: one for one in import_yaml().safe_load_all(text)}
+
+
+def fill(template: Any, values: Mapping[str, Any]) -> Any:
+    """A template with its `$name`s replaced. A list's item in which one is None goes; `$?name` may
+    be None, and its key goes. Mappings and lists that are left empty go too."""
+    if isinstance(template, str) and template.startswith("$"):
+        return values[template.lstrip("$?")]
+    if isinstance(template, dict):
+        filled = {key: fill(value, values) for key, value in template.items()}
+        return {key: value for key, value in filled.items() if value not in (None, {}, [])}
+    if isinstance(template, list):
+        return [fill(one, values) for one in template if _complete(one, values)]
+    return template
+
+
+def _complete(template: Any, values: Mapping[str, Any]) -> bool:
+    if isinstance(template, dict):
+        return all(_complete(value, values) for value in template.values())
+    required = isinstance(template, str) and re.match(r"\$(?!\?)", template)
+    return not required or values[template[1:]] is not None
+
+
+def manifests(objects: Iterable[Mapping[str, Any]], notes: Iterable[str]) -> str:
+    """Objects as YAML documents under their notes."""
+    return "\n".join(comment(notes)) + "\n" + "---\n".join(map(as_yaml, objects))
+
+
+def literal(arguments: Iterable[str]) -> list[str]:
+    """Arguments that reach the program as they are: the kubelet reads `$(NAME)` as a variable, and
+    `$$` as a dollar. Raises SettingError for one with characters that no terminal and no YAML
+    shows."""
     found = []
-    if cluster.model_volume is not None:
-        claim, path = cluster.model_volume
-        source = {"persistentVolumeClaim": {"claimName": claim}}
-        found.append(Volume("models", path, source, read_only=True))
-    if cluster.cache_volume is not None:
-        source = {"persistentVolumeClaim": {"claimName": cluster.cache_volume}}
-        found.append(Volume("cache", CACHE, source))
+    for argument in arguments:
+        for character in argument:
+            if not character.isprintable():
+                raise SettingError(
+                    f"Argument {argument!r} has the character U+{ord(character):04X} in it.",
+                    "Leave it out.",
+                )
+        found.append(argument.replace("$", "$$"))
     return found
 
 
-def cache_environment(cluster: Cluster, variable: str = "HF_HOME") -> list[dict[str, str]]:
-    """Where fetched models go, if there is a volume for them."""
-    if cluster.cache_volume is None:
-        return []
-    return [{"name": variable, "value": f"{CACHE}/models"}]
-
-
-def token_environment(cluster: Cluster) -> list[dict[str, Any]]:
-    """The Secret's variables, if there is one."""
-    return [] if cluster.hf_secret is None else [{"secretRef": {"name": cluster.hf_secret}}]
-
-
-def config_map(cluster: Cluster, files: Mapping[str, str]) -> dict[str, Any]:
-    """Files as an object. Its name ends in their hash, so that pods start anew with new files."""
-    told = "\0".join(part for name in sorted(files) for part in (name, files[name]))
-    mark = hashlib.sha256(told.encode()).hexdigest()[:8]
-    name = f"{cluster.name}-files-{mark}"
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": cluster.metadata(name),
-        "data": dict(files),
-    }
-
-
-def file_volume(files: Mapping[str, Any]) -> Volume:
-    """The volume of a `config_map`."""
-    source = {"configMap": {"name": files["metadata"]["name"]}}
-    return Volume("files", FILES, source, read_only=True)
-
-
-def with_places(arguments: tuple[str, ...], files: Mapping[str, str]) -> tuple[str, ...]:
+def with_places(arguments: Iterable[str], files: Mapping[str, str]) -> tuple[str, ...]:
     """Arguments that name files, with where the container finds them."""
 
     def placed(argument: str) -> str:
@@ -173,17 +176,10 @@ def with_places(arguments: tuple[str, ...], files: Mapping[str, str]) -> tuple[s
     return tuple(map(placed, arguments))
 
 
-def is_path(model: str) -> bool:
-    """Whether a model is named as a file or folder, not as a repository."""
-    return (
-        model.startswith(("/", ".", "~"))
-        or model.lower().endswith(".gguf")
-        or model.count("/") > 1
-        or "\\" in model
-    )
+# What no container would find.
 
 
-def check_models(setup: Setup, cluster: Cluster) -> None:
+def check_models(setup: EngineSetup, cluster: Cluster) -> None:
     """Raises SettingError for a model that no container would find: a path outside the volumes."""
     for model, what, option in (
         (setup.target, "The target", "--target"),
@@ -191,26 +187,23 @@ def check_models(setup: Setup, cluster: Cluster) -> None:
     ):
         if model is None or not is_path(model):
             continue
-        manifest.plain_text(model, what)
         if cluster.model_volume is None:
             raise SettingError(
                 f"{what} {model} is a path, and the deployment mounts no volume with models.",
                 f"Mount one with --model-volume CLAIM:/PATH, or name a repository with {option}.",
             )
-        place = posixpath.normpath(cluster.model_volume[1])
+        claim, path = cluster.model_volume
+        place = posixpath.normpath(path)
         if not posixpath.normpath(model).startswith(f"{place}/"):
             raise SettingError(
-                f"{what} {model} is a path outside {place}, where the volume "
-                f"{cluster.model_volume[0]} is mounted.",
+                f"{what} {model} is a path outside {place}, where the volume {claim} is mounted.",
                 f"Name where the volume has it with {option} {place}/…, or mount it elsewhere.",
             )
 
 
-def check_packages(setup: Setup, image: str) -> None:
-    """Raises SettingError for drafts that need a package which the published image hasn't."""
-    if setup.engine != "vllm":
-        return
-    method = setup.config.get("method")
+def check_packages(setup: EngineSetup, image: str) -> str:
+    """The published image. Raises SettingError for drafts that need a package which it hasn't."""
+    method = setup.config.get("method") if setup.engine == "vllm" else None
     needs = {
         "suffix": "arctic-inference",
         "custom_class": str(setup.config.get("model")).split(".")[0],
@@ -220,3 +213,4 @@ def check_packages(setup: Setup, image: str) -> None:
             f"vLLM's method {method} needs the package {needs[method]}, which isn't in {image}.",
             "Build an image from it that has the package too, and name yours with --image.",
         )
+    return image

@@ -1,29 +1,168 @@
-"""What no export does, whichever the engine: the refusals that all share, and the limit."""
+"""What all exports share, whichever the engine: which draft it is there, how far it drafts, where
+models lie, and what is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import DataError, PacelineError, PairError, SettingError
-from paceline.export.options import Options
-from paceline.export.versions import Table
+from paceline.export.setup import EngineSetup, EngineTable, ExportOptions
 from paceline.plan.document import Draft, PlanDocument, Step
 
 if TYPE_CHECKING:
     from paceline.inspect.loaders import Loads
 
-GGUF = ".gguf"
-
 SHORTEST_MATCH = 2
 
 LONGEST_PLACE = 4096  # bytes of a path, on Linux
 
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+
+DIRECT = {
+    "model": "model",
+    "lookup": "ngram",
+    "recycle": "ngram",
+    "ngram": "ngram",
+    "suffix": "suffix",
+    "eagle": "eagle",
+    "eagle3": "eagle3",
+    "medusa": "medusa",
+    "mtp": "mtp",
+    "dflash": "dflash",
+    "speculators": "speculators",
+}
+"""Kinds of drafts that are a family of engines."""
+
+NEAREST = {
+    "suffix": ("ngram",),
+    "tree": ("model",),
+    "early-exit": ("model", "ngram"),
+    "first": ("ngram+model", "model", "ngram"),
+    "cascade": ("ngram+model", "model", "ngram"),
+    "mixture": ("model", "ngram"),
+    "several": ("ngram+model", "model", "ngram"),
+    "shared": ("other-vocabulary", "ngram"),
+    "text": ("other-vocabulary", "ngram"),
+}
+"""What stands in, best first."""
+
+DESCRIBED = {
+    "model": "chains of a draft model",
+    "ngram": "n-grams of prompt and output",
+    "ngram+model": "n-grams where they match, and a draft model elsewhere",
+    "other-vocabulary": "a draft model over the tokens that both vocabularies have",
+}
+
+NEEDS_MODEL = ("model", "ngram+model", "other-vocabulary")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """A plan that is to be exported, how, for which version, and its target as that wants it."""
+
+    plan: PlanDocument
+    options: ExportOptions
+    table: EngineTable
+    target: str
+
+    @property
+    def name(self) -> str:
+        """Engine and version, for messages."""
+        return self.table.name
+
+    @property
+    def schedule(self) -> Sequence[Step]:
+        """The plan's schedule by batch size, unless a limit was given in its place."""
+        return () if self.options.max_draft_tokens is not None else self.plan.schedule
+
+    def made(self, *notes: str, **settings: Any) -> EngineSetup:
+        """The setup with these settings; without any the engine decodes without a draft."""
+        return EngineSetup(
+            engine=self.table.engine,
+            version=self.table.version,
+            target=self.target,
+            metrics=self.table.profile.counters,
+            tensor_parallel=self.options.tensor_parallel or 1,
+            notes=notes,
+            **settings,
+        )
+
+
+# Which draft it is there.
+
+
+def family_of(
+    ask: ExportRequest, draft: Draft, offered: Container[str]
+) -> tuple[str, tuple[str, ...]]:
+    """The family of a draft on an engine that offers these, and what must be said where it stands
+    in for the draft.
+
+    Raises SettingError for a draft that the engine can't express, with what comes nearest; not
+    where `options.nearest` takes that.
+    """
+    direct = DIRECT.get(draft.kind)
+    if direct in offered:
+        return str(direct), _same_in_name_only(ask, draft.kind)
+    found = _stand_in(ask.options, draft, offered)
+    what = f"can't express the draft {draft.name!r} ({draft.kind})"
+    if found is None:
+        raise SettingError(f"{ask.name} {what}, and has nothing near it.", _elsewhere(draft))
+    if not ask.options.nearest:
+        derive = "Or make a draft model of the same layers with `paceline derive`: --draft-model DIR."
+        raise SettingError(
+            f"{ask.name} {what}.",
+            f"Nearest to it: {DESCRIBED[found]}; --nearest exports that. "
+            f"{derive if draft.kind == 'early-exit' else ''}",
+        )
+    return found, (
+        f"The engine {what}. In its place: {DESCRIBED[found]}. The measurements don't hold for "
+        "that: measure it anew.",
+    )
+
+
+def _stand_in(options: ExportOptions, draft: Draft, offered: Container[str]) -> str | None:
+    # The model of an early exit is the target itself, so only one that is named here can stand in.
+    own = None if draft.kind == "early-exit" else draft.model
+    model = options.draft_model or own
+    for name in NEAREST.get(draft.kind, ()):
+        if name in offered and (model is not None or name not in NEEDS_MODEL):
+            return name
+    return None
+
+
+def _elsewhere(draft: Draft) -> str:
+    if draft.kind == "medusa":
+        return "vLLM up to 0.32.0 loads Medusa heads."
+    if draft.kind in NEAREST:
+        return "Name a draft model with --draft-model and use --nearest."
+    return "Plan with another draft, or export to another engine."
+
+
+def _same_in_name_only(ask: ExportRequest, kind: str) -> tuple[str, ...]:
+    ours = " With --ours Paceline's own run there." if ask.table.engine == "vllm" else ""
+    if kind == "lookup":
+        return (
+            f"{ask.name}'s own n-grams stand in for Paceline's lookup, which matches texts of "
+            f"any length and weighs how far to go.{ours}",
+        )
+    if kind == "recycle":
+        return (
+            f"{ask.name} has no recycling of the target's likeliest tokens. Its n-grams stand "
+            f"in, and the measurements don't hold for them: measure them anew.{ours}",
+        )
+    return ()
+
+
+# How far it drafts.
+
 
 def shortest_match(draft: Draft) -> int:
     """Of a lookup, in tokens: the plan's, or Paceline's own under a fixed limit. Raises DataError
-    for one that is no number of tokens."""
+    for one that is not a number of tokens."""
     found = draft.settings.get("min_match")
     if found is None:
         return SHORTEST_MATCH
@@ -49,23 +188,15 @@ def match_lengths(draft: Draft, how: str) -> tuple[str, ...]:
     return ()
 
 
-def check_evidence(plan: PlanDocument) -> None:
-    """Raises DataError for a plan that was measured under a lossy verifier."""
-    if not plan.measured.exact:
-        raise DataError(
-            "The plan was measured with a lossy verifier, and an export never relaxes a rule.",
-            "Make the plan from a run with an exact one (`--verifier chain`).",
-        )
-
-
-def fixed_draft_tokens(plan: PlanDocument, options: Options) -> tuple[int, tuple[str, ...]]:
+def fixed_draft_tokens(ask: ExportRequest) -> tuple[int, tuple[str, ...]]:
     """Most drafted tokens in a round as one number of 1 or more, and what must be said of it.
 
     Raises SettingError where our policy chose and the plan doesn't say how much on average.
     """
-    if options.max_draft_tokens is not None:
-        given = f"The limit of {options.max_draft_tokens} was given with --max-draft-tokens."
-        return options.max_draft_tokens, (given, *_schedule_gone(plan))
+    plan, given = ask.plan, ask.options.max_draft_tokens
+    if given is not None:
+        said = f"The limit of {given} was given with --max-draft-tokens."
+        return given, (said, *_schedule_gone(plan))
     if plan.schedule and (most := max(step.max_draft_tokens for step in plan.schedule)):
         return most, ()
     if plan.max_draft_tokens:
@@ -77,13 +208,11 @@ def fixed_draft_tokens(plan: PlanDocument, options: Options) -> tuple[int, tuple
             "Give one with --max-draft-tokens N, or make the plan from a run with a fixed limit "
             "(-n N).",
         )
-    max_draft_tokens = max(1, round(plan.mean_draft_tokens))
-    return max_draft_tokens, (
-        f"Paceline's policy chose each round how far to draft, {plan.mean_draft_tokens:.1f} "
-        f"tokens on "
-        f"average. The engine takes one number and drafts up to {max_draft_tokens} whether "
-        f"that pays or not: "
-        "expect less than the plan's gain.",
+    limit = max(1, round(plan.mean_draft_tokens))
+    return limit, (
+        f"Paceline's policy chose each round how far to draft, {plan.mean_draft_tokens:.1f} tokens "
+        f"on average. The engine takes one number and drafts up to {limit} whether that pays or "
+        "not: expect less than the plan's gain.",
     )
 
 
@@ -91,8 +220,8 @@ def _schedule_gone(plan: PlanDocument) -> tuple[str, ...]:
     """What must be said where --max-draft-tokens is in the place of the plan's schedule."""
     if not plan.schedule:
         return ()
-    plain = [_batches(step) for step in plan.schedule if not step.max_draft_tokens]
-    lost = f", also at {' and '.join(plain)}, where the plan doesn't draft" if plain else ""
+    idle = [_batches(step) for step in plan.schedule if not step.max_draft_tokens]
+    lost = f", also at {' and '.join(idle)}, where the plan doesn't draft" if idle else ""
     return (
         f"With --max-draft-tokens the plan's schedule by batch size is gone: drafts go on{lost}.",
     )
@@ -106,57 +235,163 @@ def _batches(step: Step) -> str:
     return f"batches of {step.from_batch} to {step.to_batch}"
 
 
-def beyond_schedule(plan: PlanDocument, name: str) -> tuple[str, ...]:
+def no_schedule(ask: ExportRequest, method: str = "") -> tuple[str, ...]:
+    """What must be said of an engine, or its method, that has no schedule by batch size."""
+    if not ask.schedule:
+        return ()
+    name = f"{ask.name} has no schedule by batch size{f' for {method}' if method else ''}"
+    return (f"{name}: it drafts at every load, also where the plan would not.",)
+
+
+def beyond_schedule(ask: ExportRequest) -> tuple[str, ...]:
     """What must be said of an engine that goes on with a schedule's last entry."""
-    last = plan.schedule[-1]
+    last = ask.plan.schedule[-1]
     if last.to_batch is None:
         return ()
     return (
-        f"Nothing is known of batches above {last.to_batch}: there {name} goes on with the last "
-        f"entry, {last.max_draft_tokens}.",
+        f"Nothing is known of batches above {last.to_batch}: there {ask.table.profile.title} goes "
+        f"on with the last entry, {last.max_draft_tokens}.",
     )
 
 
-def check_sampling(
-    sampling: Mapping[str, Any], refused: Sequence[str], name: str, why: str
-) -> None:
-    """Raises SettingError where the plan's sampling has what the engine can't honour with drafts.
+# Where models lie.
 
-    why    what the engine does with it
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """Where a draft's model lies, if it needs one; how the engine loads it, if it lies here; and
+    what was not checked of it."""
+
+    place: str | None = None
+    loads: Loads | None = None
+    notes: tuple[str, ...] = ()
+
+
+def find_model(ask: ExportRequest, draft: Draft, family: str, method: str | None) -> FoundModel:
+    """The model of a draft of this family, which the engine calls by this method (None: whichever
+    its files are for).
+
+    Raises SettingError for a model that is missing, superfluous or of another format; DataError for
+    files that can't be read; PairError for a draft that this version doesn't load, or not by that
+    method, and for vocabularies that it refuses.
     """
-    asked = [f"{key} {sampling[key]}" for key in refused if _asks(key, sampling.get(key))]
-    if asked:
+    options = ask.options
+    if family in ("ngram", "suffix"):
+        check_no_model(options, ask.name)
+        return FoundModel()
+    place = options.draft_model or draft.model
+    if place is None:
+        if family == "mtp":  # its layers are in the target's files
+            return FoundModel()
         raise SettingError(
-            f"The plan was measured with {', '.join(asked)}, and {name} {why}.",
-            "Serve such requests without drafts, or plan with other sampling.",
+            f"The plan doesn't say where the draft {draft.name!r} lies.",
+            f"Name its model with --draft-model{_example(ask.table)}.",
+        )
+    _check_format(place, "draft", ask.table, given=options.draft_model is not None)
+    loads = _check_files(place, ask.table, method)
+    notes = _check_vocabulary(ask, draft, place) if family in ("model", "ngram+model") else ()
+    return FoundModel(place, loads, notes)
+
+
+def target_place(plan: PlanDocument, options: ExportOptions, table: EngineTable) -> str:
+    """The target as the engine wants it: a GGUF file, or a repository or directory of Hugging
+    Face's format. Raises SettingError for one of the other format, unless --target names another.
+    """
+    place = options.target or plan.target.path or plan.target.name
+    _check_format(place, "target", table, given=options.target is not None)
+    return place
+
+
+def _example(table: EngineTable) -> str:
+    return " FILE.gguf" if table.engine == "llama-server" else ""
+
+
+def _check_format(place: str, what: str, table: EngineTable, *, given: bool) -> None:
+    """llama-server opens GGUF files, or fetches a repository of some that was named for it: the
+    plan's own may be one of another format. The others load all but GGUF."""
+    option = f"--{'target' if what == 'target' else 'draft-model'}"
+    gguf = Path(place).suffix.lower() == ".gguf"
+    if table.engine != "llama-server":
+        if gguf:
+            raise SettingError(
+                f"The {what} {place} is a GGUF file, and {table.name} is given a repository or a "
+                "directory.",
+                f"Name the same model there with {option}.",
+            )
+    elif not gguf and not (given and _is_repository(place)):
+        raise SettingError(
+            f"The {what} {place} is not a GGUF file, and {table.name} loads nothing else.",
+            f"Name the same model's with {option} FILE.gguf or owner/name of a repository of them.",
         )
 
 
-def _asks(key: str, value: object) -> bool:
-    neutral = {"repetition_penalty": 1}
-    return bool(value) and value != neutral.get(key)
+def _is_repository(place: str) -> bool:
+    """`owner/name` or `owner/name:quantisation`, where no directory here has that name."""
+    named = re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", place, re.ASCII)
+    return named is not None and not is_path(place) and not is_here(place)
 
 
-PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+def is_path(model: str) -> bool:
+    """Whether a model is named as a file or folder, not as a repository."""
+    return (
+        model.startswith(("/", ".", "~"))
+        or model.lower().endswith(".gguf")
+        or model.count("/") > 1
+        or "\\" in model
+    )
 
 
-def check_vocabulary(
-    plan: PlanDocument, options: Options, draft: Draft, place: str, name: str, most_extra: int = 0
-) -> tuple[str, ...]:
+def is_here(place: str) -> bool:
+    """Whether a model's name is that of a file or directory here."""
+    try:
+        return Path(place).exists()
+    except (OSError, ValueError):  # a name that no file may have
+        return False
+
+
+def check_no_model(options: ExportOptions, name: str) -> None:
+    """Raises SettingError where a draft's model is named and nothing would read it."""
+    if options.draft_model is not None:
+        raise SettingError(
+            f"--draft-model is {options.draft_model}, and the plan's draft needs no model on "
+            f"{name}.",
+            "Leave it out.",
+        )
+
+
+def _check_files(place: str, table: EngineTable, method: str | None) -> Loads | None:
+    """How the engine loads a local draft's files; None for one that isn't here."""
+    if not is_here(place):
+        return None
+    from paceline.inspect.loaders import loads
+    from paceline.inspect.read import read
+
+    version = None if table.engine == "llama-server" else table.version
+    found = loads(read(place), table.engine, version)
+    hint = f"See `paceline inspect {place}`."
+    if not found.yes:
+        raise PairError(f"{table.name} can't load {place}. {found.reason}", hint)
+    if method is not None and found.method != method.rsplit(",", 1)[-1]:
+        raise PairError(
+            f"The plan's draft is one of method {method} to {table.name}, and {place} is one of "
+            f"{found.method}.",
+            hint,
+        )
+    return found
+
+
+def _check_vocabulary(ask: ExportRequest, draft: Draft, place: str) -> tuple[str, ...]:
     """Raises PairError for a draft model whose vocabulary the engine refuses; what of that was not
     checked otherwise. The plan knows the models it was made with, and files that lie here tell of
-    themselves; of others nothing is known.
-
-    most_extra    tokens by which the sizes may differ there
-    """
-    target = plan.target
+    themselves; of others nothing is known."""
+    target, options, name = ask.plan.target, ask.options, ask.name
+    most_extra = ask.table.read.get("most_extra_tokens", 0)
     target_own = options.target in (None, target.path, target.name)
     draft_own = options.draft_model in (None, draft.model)
-    here = options.target or target.path or target.name
     ours = _vocabulary_here(place) or (draft.vocabulary_size if draft_own else None)
-    theirs = (target.vocabulary_size if target_own else None) or _vocabulary_here(here)
+    theirs = (target.vocabulary_size if target_own else None) or _vocabulary_here(ask.target)
     if ours is None or theirs is None:
-        sizes = {f"the draft {place}": ours, f"the target {here}": theirs}
+        sizes = {f"the draft {place}": ours, f"the target {ask.target}": theirs}
         whose = " and ".join(one for one, size in sizes.items() if size is None)
         return (f"Whether the vocabularies fit was not checked: nothing is known of {whose}.",)
     if abs(ours - theirs) > most_extra:
@@ -191,16 +426,9 @@ def _vocabulary_here(place: str) -> int | None:
         return None
 
 
-def is_here(place: str) -> bool:
-    """Whether a model's name is that of a file or directory here."""
-    try:
-        return Path(place).exists()
-    except (OSError, ValueError):  # a name that no file may have
-        return False
-
-
 def check_place(place: str | None) -> None:
-    """A name goes into commands and files: it may need quoting, but must be a name."""
+    """A name goes into commands and files: it may need quoting, but must be a name. Raises
+    SettingError."""
     if place is None:
         return
     if not place.strip() or not place.isprintable():
@@ -220,83 +448,34 @@ def check_place(place: str | None) -> None:
         )
 
 
-def check_draft_parallel(options: Options, name: str) -> None:
+# What is refused.
+
+
+def check_sampling(ask: ExportRequest, refused: Sequence[str], why: str) -> None:
+    """Raises SettingError where the plan's sampling has what the engine can't honour with drafts.
+
+    why    what the engine does with it
+    """
+    sampling: Mapping[str, Any] = ask.plan.measured.sampling
+    neutral = {"repetition_penalty": 1}
+    asked = [
+        f"{key} {sampling[key]}"
+        for key in refused
+        if sampling.get(key) and sampling[key] != neutral.get(key)
+    ]
+    if asked:
+        raise SettingError(
+            f"The plan was measured with {', '.join(asked)}, and {ask.name} {why}.",
+            "Serve such requests without drafts, or plan with other sampling.",
+        )
+
+
+def check_draft_parallel(ask: ExportRequest) -> None:
     """Raises SettingError where an engine has no tensor parallelism of the draft's own."""
-    wanted, target = options.draft_tensor_parallel, options.tensor_parallel or 1
+    wanted, target = ask.options.draft_tensor_parallel, ask.options.tensor_parallel or 1
     if wanted is not None and wanted != target:
         raise SettingError(
-            f"--draft-tensor-parallel is {wanted} and the target's is {target}; {name} splits a "
-            "draft as it splits its target.",
+            f"--draft-tensor-parallel is {wanted} and the target's is {target}; {ask.name} splits "
+            "a draft as it splits its target.",
             "Leave --draft-tensor-parallel out.",
         )
-
-
-def target_place(plan: PlanDocument, options: Options, name: str) -> str:
-    """The target as engines of Hugging Face's format want it: a repository or a directory.
-
-    Raises SettingError for one that was measured on a GGUF file, unless --target names another.
-    """
-    place = options.target or plan.target.path or plan.target.name
-    if is_gguf(place):
-        raise SettingError(
-            f"The target {place} is a GGUF file, and {name} is given a repository or a directory.",
-            "Name the same model there with --target.",
-        )
-    return place
-
-
-def draft_place(draft: Draft, options: Options, name: str) -> str:
-    """The same for the draft's model."""
-    place = options.draft_model or draft.model
-    if place is None:
-        raise SettingError(
-            f"The plan doesn't say where the draft {draft.name!r} lies.",
-            "Name its model with --draft-model.",
-        )
-    if is_gguf(place):
-        raise SettingError(
-            f"The draft {place} is a GGUF file, and {name} is given a repository or a directory.",
-            "Name the same model there with --draft-model.",
-        )
-    return place
-
-
-def is_gguf(place: str) -> bool:
-    return Path(place).suffix.lower() == GGUF
-
-
-def check_no_model(options: Options, name: str) -> None:
-    """Raises SettingError where a draft's model is named and nothing would read it."""
-    if options.draft_model is not None:
-        raise SettingError(
-            f"--draft-model is {options.draft_model}, and the plan's draft needs no model on "
-            f"{name}.",
-            "Leave it out.",
-        )
-
-
-def check_checkpoint(place: str, table: Table, method: str | None) -> Loads | None:
-    """How the engine loads a local draft's files; None for one that isn't here.
-
-    method    that the plan is exported to; None: whichever the files are for
-
-    Raises DataError for files that can't be read, PairError for a draft that this version doesn't
-    load, or not by that method.
-    """
-    if not is_here(place):
-        return None
-    from paceline.inspect.loaders import loads
-    from paceline.inspect.read import read
-
-    version = None if table.engine == "llama-server" else table.version
-    found = loads(read(place), table.engine, version)
-    hint = f"See `paceline inspect {place}`."
-    if not found.yes:
-        raise PairError(f"{table.name} can't load {place}. {found.reason}", hint)
-    if method is not None and found.method != method:
-        raise PairError(
-            f"The plan's draft is one of method {method} to {table.name}, and {place} is one of "
-            f"{found.method}.",
-            hint,
-        )
-    return found
