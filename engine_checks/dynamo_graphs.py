@@ -29,39 +29,15 @@ TEMPLATES = "dynamo/profiler/templates/dgd"
 FOLDERS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 
 DOCUMENTED = {
-    "v1beta1": {
-        "metadata.namespace": "Kubernetes' ObjectMeta",
-        "spec.backendFramework": "DynamoGraphDeploymentSpec: sglang, vllm or trtllm",
-    },
-    "v1alpha1": {
-        "metadata.namespace": "Kubernetes' ObjectMeta",
-        "spec.backendFramework": "DynamoGraphDeploymentSpec: sglang, vllm or trtllm",
-        **{
-            f"spec.services.*{place}": "DynamoComponentDeploymentSharedSpec"
-            for place in (
-                *("", ".componentType", ".subComponentType", ".replicas", ".envFromSecret"),
-                *(".resources", ".resources.limits", ".resources.requests", ".extraPodSpec"),
-                *(".resources.limits.*", ".resources.requests.*", ".extraPodSpec.mainContainer"),
-            )
-        },
-        **dict.fromkeys(
-            ("apiVersion", "kind", "metadata", "metadata.name", "spec", "spec.services"),
-            "DynamoGraphDeployment",
-        ),
-    },
+    "metadata.namespace": "Kubernetes' ObjectMeta",
+    "spec.backendFramework": "DynamoGraphDeploymentSpec: sglang, vllm or trtllm",
 }
 """Places that no template has, and the type of the operator's API that documents them:
-deploy/operator/api/{v1beta1,v1alpha1} of github.com/ai-dynamo/dynamo, and
+deploy/operator/api/v1beta1 of github.com/ai-dynamo/dynamo, and
 docs.nvidia.com/dynamo/…/reference/api/kubernetes."""
 
-PODS = {
-    "v1beta1": {"spec.components[].podTemplate.spec": "spec"},
-    "v1alpha1": {
-        "spec.services.*.extraPodSpec.mainContainer": "spec.containers[]",
-        "spec.services.*.extraPodSpec": "spec",
-    },
-}
-"""Places that are a pod's, and which of a PodTemplate's."""
+POD = "spec.components[].podTemplate.spec"
+"""The place that is a pod's."""
 
 
 ENGINES_OWN = {
@@ -117,38 +93,31 @@ def containers(graph: Any) -> dict[str, Any]:
     }
 
 
-def known_paths(api: str, found: dict[str, dict[str, Any]]) -> set[str]:
+def known_paths(found: dict[str, dict[str, Any]]) -> set[str]:
     """Every place that a template or the documentation has, pods by Kubernetes' schema."""
     pod = json.loads(KEYS.read_text(encoding="utf-8"))["kubernetes"]["paths"]["PodTemplate"]
-    known = set(DOCUMENTED[api])
-    for place, inside in PODS[api].items():
-        known |= {
-            place + path.removeprefix(f"template.{inside}")
-            for path in pod
-            if path.startswith(f"template.{inside}")
-        }
-    if api == "v1beta1":
-        for shapes in found.values():
-            for graph in shapes.values():
-                known |= paths(graph)
-    return known
+    own = (paths(graph) for shapes in found.values() for graph in shapes.values())
+    inside = (path for path in pod if path.startswith("template.spec"))
+    return set(DOCUMENTED).union(
+        *own, (POD + path.removeprefix("template.spec") for path in inside)
+    )
 
 
 @cache
-def graphs() -> list[tuple[str, str, bool, Any]]:
-    """Every graph that the command makes, by engine, API and shape."""
+def graphs() -> list[tuple[str, bool, Any]]:
+    """Every graph that the command makes, by engine and shape."""
     return list(_graphs())
 
 
-def _graphs() -> Iterator[tuple[str, str, bool, Any]]:
+def _graphs() -> Iterator[tuple[str, bool, Any]]:
     for name, options, _ in exports():
         if options[0] != "dynamo":
             continue
         text, _ = exported(name, options)  # nothing where it refuses; manifests.py tells which
-        engine, api = options[options.index("--engine") + 1], options[options.index("--api") + 1]
+        engine = options[options.index("--engine") + 1]
         for one in documents(text):
             if one["kind"] == "DynamoGraphDeployment":
-                yield engine, api, "--disaggregated" in options, one
+                yield engine, "--disaggregated" in options, one
 
 
 def options_of(wheel: zipfile.ZipFile, engine: str) -> set[str]:
@@ -168,13 +137,11 @@ def faults(wheel: zipfile.ZipFile) -> Iterator[str]:
     if version != VERSION or pinned != SHIPS.get(version):
         yield f"The wheel {version} pins {pinned}, and Paceline has {SHIPS.get(VERSION)}."
     found = templates(wheel)
-    known = {api: known_paths(api, found) for api in PODS}
-    for engine, api, halves, graph in graphs():
-        unknown = paths(graph) - known[api]
+    known = known_paths(found)
+    for engine, halves, graph in graphs():
+        unknown = paths(graph) - known
         if unknown:
-            yield f"{engine}, {api}: nowhere documented: {sorted(unknown)}"
-        if api != "v1beta1":
-            continue
+            yield f"{engine}: nowhere documented: {sorted(unknown)}"
         template = containers(found[engine]["disagg" if halves else "agg"])
         written = containers(graph)
         if written.keys() != template.keys():
@@ -206,18 +173,17 @@ def container_faults(
 def workers() -> list[tuple[str, list[str]]]:
     """Every worker's engine and arguments, once."""
     found = {}
-    for engine, api, _, graph in graphs():
-        if api == "v1beta1":
-            for kind, container in containers(graph).items():
-                if kind != "frontend":
-                    found[json.dumps([engine, container["args"]])] = (engine, container["args"])
+    for engine, _, graph in graphs():
+        for kind, container in containers(graph).items():
+            if kind != "frontend":
+                found[json.dumps([engine, container["args"]])] = (engine, container["args"])
     return list(found.values())
 
 
 def run(path: Path) -> int:
     with zipfile.ZipFile(path) as wheel:
         wrong = sorted(set(faults(wheel)))
-        known = {api: sorted(known_paths(api, templates(wheel))) for api in PODS}
+        known = sorted(known_paths(templates(wheel)))
         version, pinned = pins(wheel)
     write(
         HERE / "results/dynamo.json",
@@ -233,7 +199,7 @@ def run(path: Path) -> int:
         print("\n".join(wrong))
         return 1
     keys = json.loads(KEYS.read_text(encoding="utf-8"))
-    keys["dynamo"] = {"checked with": {"ai-dynamo": version}, **known}
+    keys["dynamo"] = {"checked with": {"ai-dynamo": version}, "v1beta1": known}
     write(KEYS, keys)
     print(f"Every graph has the shape of ai-dynamo {version}'s templates.")
     return 0

@@ -69,9 +69,8 @@ def exports() -> Iterator[tuple[str, tuple[str, ...], str]]:
                 yield name, ("kubernetes", *told, *monitor), f"{engine}, {name}"
                 if engine == "llama-server":
                     continue
-                for api in ("v1beta1", "v1alpha1"):
-                    for halves in ((), ("--disaggregated",)):
-                        yield name, ("dynamo", *told, "--api", api, *halves), f"{engine}, {name}"
+                for halves in ((), ("--disaggregated",)):
+                    yield name, ("dynamo", *told, *halves), f"{engine}, {name}"
 
 
 def exported(name: str, options: tuple[str, ...]) -> tuple[str, str]:
@@ -97,12 +96,8 @@ def checkable(document: Any) -> Iterator[Any]:
 
 
 def pod_specs(graph: Any) -> Iterator[Any]:
-    for one in graph["spec"].get("components", []):
+    for one in graph["spec"]["components"]:
         yield one["podTemplate"]["spec"]
-    for one in graph["spec"].get("services", {}).values():
-        pod = dict(one["extraPodSpec"])
-        main = {"name": "main", **pod.pop("mainContainer")}
-        yield {**pod, "containers": [main]}
 
 
 def fault(document: Any, release: str) -> str | None:

@@ -48,7 +48,7 @@ def test_a_plan_becomes_a_deployment_with_its_evidence(run, plan: str) -> None:
     told = container(found)["args"]
     assert json.loads(told[told.index("--speculative-config") + 1])["method"] == "ngram"
     notes = " ".join(line[2:] for line in out.splitlines() if line.startswith("# "))
-    assert "1.42 speedup (1.31 to 1.55)" in notes
+    assert "speedup 1.42× (1.31 to 1.55)" in notes
 
 
 def test_it_is_written_to_a_file_as_it_is_printed(run, plan: str, tmp_path: Path) -> None:
@@ -125,9 +125,7 @@ def test_a_server_may_have_no_gpu(run, plan: str) -> None:
         (("dynamo", "--engine", "llama-server"), "There is no 'llama-server'"),
         (("dynamo", "--engine", "vllm", "--version", "0.33.0"), "Dynamo 1.6.1 has vLLM 0.31.0"),
         (("dynamo", "--engine", "vllm", "--dynamo-version", "1.6.0"), "Did you mean '1.6.1'?"),
-        (("dynamo", "--engine", "vllm", "--api", "v1"), "There is no 'v1'"),
         (("dynamo", "--engine", "vllm", "--prefill-replicas", "2"), "without --disaggregated"),
-        (("kubernetes", "--engine", "vllm", "--name", "a: b"), "Name 'a: b' is not one"),
         (("kubernetes", "--engine", "vllm", "--target", "/m/q"), "mounts no volume"),
         (("kubernetes", "--engine", "vllm", "--model-volume", "m"), "'m' is not CLAIM:/PATH"),
         (("kubernetes", "--engine", "vllm", "--monitor-label", "a"), "Label 'a' has no value"),
@@ -143,7 +141,6 @@ def test_a_server_may_have_no_gpu(run, plan: str) -> None:
             ("kubernetes", "--engine", "vllm", *2 * ("--monitor-label", "a=b")),
             "--monitor-label gives 'a' twice",
         ),
-        (("kubernetes", "--engine", "vllm", "--name", ""), "Name '' is not one"),
         (("kubernetes", "--engine", "vllm", "--replicas", "-1"), "-1 is below 0"),
     ],
 )

@@ -9,26 +9,25 @@ import pytest
 
 from paceline.errors import PacelineError
 from paceline.export.make import make_setup
-from paceline.export.options import Options
-from paceline.export.setup import Setup
-from paceline.export.versions import KNOWN
+from paceline.export.setup import ENGINES as PROFILES
+from paceline.export.setup import EngineSetup, ExportOptions
 from paceline.plan.document import PlanDocument
 
 GGUF = {"target": "target.gguf", "draft_model": "draft.gguf"}
-ENGINES = list(KNOWN)
+ENGINES = list(PROFILES)
 
 
-def exported(engine: str, made: PlanDocument, **options: Any) -> Setup:
+def exported(engine: str, made: PlanDocument, **options: Any) -> EngineSetup:
     """A plan for llama-server is one of GGUF files, where the test names none itself."""
     if engine == "llama-server":
         if "target" not in options:
             made = replace(made, target=replace(made.target, path=GGUF["target"]))
         if made.draft is not None and made.draft.model is not None and "draft_model" not in options:
             made = replace(made, draft=replace(made.draft, model=GGUF["draft_model"]))
-    return make_setup(engine, made, Options(**options))
+    return make_setup(engine, made, ExportOptions(**options))
 
 
-def flags(setup: Setup) -> dict[str, str]:
+def flags(setup: EngineSetup) -> dict[str, str]:
     words = setup.arguments
     return {
         word: after if not after.startswith("--") else ""
@@ -37,7 +36,7 @@ def flags(setup: Setup) -> dict[str, str]:
     }
 
 
-def said(setup: Setup) -> str:
+def said(setup: EngineSetup) -> str:
     return " ".join(setup.notes)
 
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import yaml
 
-from paceline.export.setup import Setup
+from paceline.export.setup import EngineSetup
 
 TARGET, DRAFT = "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B"
-MEASURED = "Measured by bench run.jsonl: 1.60 speedup (1.45 to 1.75)."
-UNDO = "To undo: leave the draft's arguments out."
+MEASURED = "Measured by bench run.jsonl: speedup 1.60× (1.45 to 1.75)."
+UNDO = "To roll back: leave the draft's arguments out."
 
 
-def vllm(target: str = TARGET, draft: str | None = DRAFT, **config: Any) -> Setup:
+def vllm(target: str = TARGET, draft: str | None = DRAFT, **config: Any) -> EngineSetup:
     config = config or {"method": "draft_model", "model": draft, "num_speculative_tokens": 4}
     told = json.dumps(config, separators=(",", ":"))
-    return Setup(
+    return EngineSetup(
         engine="vllm",
         version="0.31.0",
         target=target,
@@ -28,8 +28,8 @@ def vllm(target: str = TARGET, draft: str | None = DRAFT, **config: Any) -> Setu
     )
 
 
-def sglang(algorithm: str = "EAGLE3", draft: str | None = DRAFT) -> Setup:
-    return Setup(
+def sglang(algorithm: str = "EAGLE3", draft: str | None = DRAFT) -> EngineSetup:
+    return EngineSetup(
         engine="sglang",
         version="0.5.21",
         target=TARGET,
@@ -40,11 +40,11 @@ def sglang(algorithm: str = "EAGLE3", draft: str | None = DRAFT) -> Setup:
     )
 
 
-def tensorrt_llm(decoding: str = "Draft_Target", draft: str | None = DRAFT) -> Setup:
+def tensorrt_llm(decoding: str = "Draft_Target", draft: str | None = DRAFT) -> EngineSetup:
     speculative = {"decoding_type": decoding, "max_draft_len": 4, "speculative_model": draft}
     counters = {"enable_iter_perf_stats": True, "return_perf_metrics": True}
     config = {"speculative_config": speculative, **counters}
-    return Setup(
+    return EngineSetup(
         engine="tensorrt-llm",
         version="1.3.0rc29",
         target=TARGET,
@@ -56,8 +56,8 @@ def tensorrt_llm(decoding: str = "Draft_Target", draft: str | None = DRAFT) -> S
     )
 
 
-def llama_server(target: str = "ggml-org/Qwen3-8B-GGUF:Q4_K_M") -> Setup:
-    return Setup(
+def llama_server(target: str = "ggml-org/Qwen3-8B-GGUF:Q4_K_M") -> EngineSetup:
+    return EngineSetup(
         engine="llama-server",
         version="b11549",
         target=target,
@@ -68,8 +68,8 @@ def llama_server(target: str = "ggml-org/Qwen3-8B-GGUF:Q4_K_M") -> Setup:
     )
 
 
-def plain(engine: str = "vllm", version: str = "0.31.0") -> Setup:
-    return Setup(engine=engine, version=version, target=TARGET, notes=("No draft pays.",))
+def plain(engine: str = "vllm", version: str = "0.31.0") -> EngineSetup:
+    return EngineSetup(engine=engine, version=version, target=TARGET, notes=("No draft pays.",))
 
 
 def documents(text: str) -> list[Any]:
@@ -108,7 +108,7 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
     return out
 
 
-FREE = ("labels", "matchLabels", "data", "limits", "requests", "services")
+FREE = ("labels", "matchLabels", "data", "limits", "requests")
 """Mappings whose keys a user or a cluster chooses."""
 
 

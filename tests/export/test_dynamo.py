@@ -1,4 +1,4 @@
-"""Graphs of Dynamo read back, in both of its APIs."""
+"""Graphs of Dynamo read back."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from made_setups import (
 from paceline.errors import SettingError
 from paceline.export.cluster import Cluster
 from paceline.export.dynamo import NAME, SHIPS, dynamo, published_image, ships
-from paceline.export.setup import Setup
+from paceline.export.setup import EngineSetup
 
 KEYS = Path(__file__).parent / "manifest_keys.json"
-APIS = ("v1beta1", "v1alpha1")
 SETUPS = {"vllm": vllm(), "sglang": sglang(), "tensorrt-llm": tensorrt_llm()}
 NGRAMS = {
     "vllm": vllm(draft=None, method="ngram", num_speculative_tokens=4),
@@ -56,26 +55,20 @@ def cluster(**options: Any) -> Cluster:
     return Cluster(**{"name": "qwen", **options})
 
 
-def graph(setup: Setup, api: str = "v1beta1", **options: Any) -> Any:
-    return of_kind(dynamo(setup, cluster(), api=api, **options), "DynamoGraphDeployment")
+def graph(setup: EngineSetup, **options: Any) -> Any:
+    return of_kind(dynamo(setup, cluster(), **options), "DynamoGraphDeployment")
 
 
 def components(found: Any) -> dict[str, Any]:
-    """By name: kind, replicas, pod and main container, from either API."""
+    """By name: kind, replicas, pod and main container."""
     return dict(_components(found))
 
 
 def _components(found: Any) -> Iterator[tuple[str, Any]]:
-    if found["apiVersion"] == "nvidia.com/v1beta1":
-        for one in found["spec"]["components"]:
-            pod = one["podTemplate"]["spec"]
-            (main,) = (inner for inner in pod["containers"] if inner["name"] == "main")
-            yield one["name"], {**one, "kind": one["type"], "pod": pod, "main": main}
-        return
-    for name, one in found["spec"]["services"].items():
-        kind = one.get("subComponentType", one["componentType"])
-        pod = one["extraPodSpec"]
-        yield name, {**one, "kind": kind, "pod": pod, "main": pod["mainContainer"]}
+    for one in found["spec"]["components"]:
+        pod = one["podTemplate"]["spec"]
+        (main,) = (inner for inner in pod["containers"] if inner["name"] == "main")
+        yield one["name"], {**one, "kind": one["type"], "pod": pod, "main": main}
 
 
 def arguments(component: Any) -> list[str]:
@@ -85,10 +78,9 @@ def arguments(component: Any) -> list[str]:
 # Shape.
 
 
-@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("engine", SETUPS)
-def test_a_graph_has_a_frontend_and_workers_that_do_both(engine: str, api: str) -> None:
-    parts = components(graph(SETUPS[engine], api))
+def test_a_graph_has_a_frontend_and_workers_that_do_both(engine: str) -> None:
+    parts = components(graph(SETUPS[engine]))
     assert {name: one["kind"] for name, one in parts.items()} == {
         "Frontend": "frontend",
         "worker": "worker",
@@ -98,10 +90,9 @@ def test_a_graph_has_a_frontend_and_workers_that_do_both(engine: str, api: str) 
         assert one["main"]["image"] == published_image(engine)
 
 
-@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("engine", SETUPS)
-def test_a_disaggregated_graph_has_both_halves(engine: str, api: str) -> None:
-    parts = components(graph(SETUPS[engine], api, disaggregated=True, prefill_replicas=2))
+def test_a_disaggregated_graph_has_both_halves(engine: str) -> None:
+    parts = components(graph(SETUPS[engine], disaggregated=True, prefill_replicas=2))
     assert [one["kind"] for one in parts.values()] == ["frontend", "decode", "prefill"]
     assert parts["prefill"]["replicas"] == 2
     for name in ("decode", "prefill"):
@@ -109,46 +100,11 @@ def test_a_disaggregated_graph_has_both_halves(engine: str, api: str) -> None:
         assert told[told.index("--disaggregation-mode") + 1] == name
 
 
-@pytest.mark.parametrize("engine", SETUPS)
-@pytest.mark.parametrize("disaggregated", [False, True])
-def test_both_apis_say_the_same(engine: str, disaggregated: bool) -> None:
-    old, new = (
-        components(
-            of_kind(
-                dynamo(SETUPS[engine], Cluster(**EVERYTHING), api=api, disaggregated=disaggregated),
-                "DynamoGraphDeployment",
-            )
-        )
-        for api in ("v1alpha1", "v1beta1")
-    )
-    assert old.keys() == new.keys()
-    for name in old:
-        for key in ("kind", "replicas"):
-            assert old[name][key] == new[name][key]
-        for key in ("image", "command", "args", "env", "volumeMounts"):
-            assert old[name]["main"].get(key) == new[name]["main"].get(key), (name, key)
-        assert old[name]["pod"].get("volumes") == new[name]["pod"].get("volumes")
-        secrets = new[name]["main"]["envFrom"]
-        assert secrets == [{"secretRef": {"name": old[name]["envFromSecret"]}}]
-        asked = new[name]["main"].get("resources", {})
-        limits = {
-            {"nvidia.com/gpu": "gpu"}.get(key, key): value
-            for key, value in asked.get("limits", {}).items()
-        }
-        assert old[name].get("resources", {}).get("limits", {}) == limits
-        assert old[name].get("resources", {}).get("requests") == asked.get("requests")
-
-
-def test_the_shapes_are_those_of_their_api() -> None:
-    new = graph(vllm(), "v1beta1", disaggregated=True)
-    old = graph(vllm(), "v1alpha1", disaggregated=True)
-    assert (new["apiVersion"], old["apiVersion"]) == ("nvidia.com/v1beta1", "nvidia.com/v1alpha1")
-    assert isinstance(new["spec"]["components"], list)
-    assert "services" not in new["spec"]
-    assert isinstance(old["spec"]["services"], dict)
-    assert "components" not in old["spec"]
-    assert old["spec"]["services"]["decode"]["resources"]["limits"] == {"gpu": "1"}
-    worker = components(new)["decode"]["main"]
+def test_the_shape_is_that_of_its_api() -> None:
+    found = graph(vllm(), disaggregated=True)
+    assert found["apiVersion"] == "nvidia.com/v1beta1"
+    assert found["spec"]["backendFramework"] == "vllm"
+    worker = components(found)["decode"]["main"]
     assert worker["resources"]["limits"] == {"nvidia.com/gpu": "1"}
 
 
@@ -186,9 +142,8 @@ def test_a_model_is_laid_over_the_gpus_that_are_asked_for(engine: str, option: s
 # What the engine is told.
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_vllm_is_told_the_plan_in_one_argument_of_json(api: str) -> None:
-    told = arguments(components(graph(vllm(), api))["worker"])
+def test_vllm_is_told_the_plan_in_one_argument_of_json() -> None:
+    told = arguments(components(graph(vllm()))["worker"])
     assert told[:2] == ["--model", TARGET]
     assert json.loads(told[told.index("--speculative-config") + 1]) == vllm().config
 
@@ -202,9 +157,8 @@ def test_sglang_is_told_its_flags_and_to_count() -> None:
     assert told[:4] == ["--model-path", TARGET, "--served-model-name", TARGET]
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_tensorrt_llm_reads_a_file_that_is_mounted_where_it_looks(api: str) -> None:
-    text = dynamo(tensorrt_llm(), cluster(), api=api)
+def test_tensorrt_llm_reads_a_file_that_is_mounted_where_it_looks() -> None:
+    text = dynamo(tensorrt_llm(), cluster())
     worker = components(of_kind(text, "DynamoGraphDeployment"))["worker"]
     told = arguments(worker)
     settings = file_of(text, worker, told[told.index("--extra-engine-args") + 1])
@@ -224,7 +178,7 @@ def file_of(text: str, component: Any, path: str) -> Any:
 
 
 def test_a_file_of_sglangs_is_mounted_too() -> None:
-    setup = Setup(
+    setup = EngineSetup(
         engine="sglang",
         version="0.5.21",
         target=TARGET,
@@ -251,7 +205,7 @@ def test_a_plan_without_a_draft_serves_plainly() -> None:
 # Who drafts in a disaggregated graph.
 
 
-def drafting(setup: Setup, name: str) -> bool:
+def drafting(setup: EngineSetup, name: str) -> bool:
     text = dynamo(setup, cluster(), disaggregated=True)
     worker = components(of_kind(text, "DynamoGraphDeployment"))[name]
     if setup.engine == "tensorrt-llm":
@@ -333,8 +287,6 @@ def test_what_dynamo_is_not_known_to_have_is_refused() -> None:
         dynamo(vllm(), cluster(), version="1.6.0")
     with pytest.raises(SettingError, match="no engine for Dynamo named 'llama-server'"):
         dynamo(llama_server(), cluster())
-    with pytest.raises(SettingError, match="Did you mean 'v1beta1'"):
-        dynamo(vllm(), cluster(), api="v1beta2")
 
 
 def test_an_image_of_ones_own_says_which_dynamo_it_has() -> None:
@@ -382,14 +334,13 @@ def test_comments_say_what_was_measured_and_how_to_go_back(engine: str) -> None:
     comments = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("#")]
     assert MEASURED in comments
     assert UNDO in comments
-    assert "kubectl -n prod delete dynamographdeployment/qwen" in " ".join(comments)
+    assert "To roll back: kubectl -n prod delete dynamographdeployment/qwen" in comments
 
 
-@pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("engine", SETUPS)
-def test_every_key_is_one_that_the_templates_or_the_api_have(engine: str, api: str) -> None:
+def test_every_key_is_one_that_the_templates_or_the_api_have(engine: str) -> None:
     """`engine_checks/dynamo_graphs.py` reads them from the wheel and writes the table down."""
-    known = set(json.loads(KEYS.read_text(encoding="utf-8"))["dynamo"][api])
+    known = set(json.loads(KEYS.read_text(encoding="utf-8"))["dynamo"]["v1beta1"])
     for disaggregated in (False, True):
-        text = dynamo(SETUPS[engine], Cluster(**EVERYTHING), api=api, disaggregated=disaggregated)
+        text = dynamo(SETUPS[engine], Cluster(**EVERYTHING), disaggregated=disaggregated)
         assert paths(of_kind(text, "DynamoGraphDeployment")) <= known

@@ -12,10 +12,10 @@ from exporting import ENGINES, exported, flags, refusal, said
 from plans import DRAFT, TARGET, plan, steps
 
 from paceline.errors import DataError, PairError, SettingError
-from paceline.export import versions
+from paceline.export import setup as tables
 from paceline.export.make import WRITERS
-from paceline.export.setup import Setup
-from paceline.export.versions import KNOWN, LOSSY
+from paceline.export.setup import ENGINES as PROFILES
+from paceline.export.setup import LOSSY, EngineSetup, engine_table
 from paceline.plan.document import Expected
 
 # What is written
@@ -170,7 +170,7 @@ def test_a_plan_without_a_draft_has_no_drafts_and_the_measurement(engine: str) -
     setup = exported(engine, plan("none"))
     assert "speculative" not in str(setup.config) + str(setup.arguments).replace("spec-decode", "")
     assert "without a draft" in said(setup)
-    assert "1.62 speedup" in said(setup)
+    assert "speedup 1.62×" in said(setup)
 
 
 def test_a_plan_that_was_asked_to_be_plain_says_no_gain() -> None:
@@ -234,7 +234,7 @@ def test_ours_is_told_of_recycling_only_where_the_plan_has_it() -> None:
     for kind in ("lookup", "ngram"):
         setup = exported("vllm", plan(kind), ours=True)
         assert "--additional-config" not in flags(setup)
-        assert ("judge it anew" in said(setup)) == (kind == "ngram")
+        assert ("measure it anew" in said(setup)) == (kind == "ngram")
     assert list(_drafts({})) == ["lookup"], "what the proposer runs where it is told nothing"
 
 
@@ -273,7 +273,7 @@ def test_a_repository_of_gguf_files_is_named_as_one() -> None:
     ["./drat", "../drat", "~/drat", "/drat", ".\\drat", "a/b/c", "a b/c", "name", "a/b:", "a/"],
 )
 def test_a_mistyped_path_is_no_repository(place: str) -> None:
-    assert "no GGUF file" in refusal("llama-server", plan("model"), draft_model=place).fact
+    assert "not a GGUF file" in refusal("llama-server", plan("model"), draft_model=place).fact
 
 
 # Schedules by batch size
@@ -380,7 +380,7 @@ def test_that_a_given_limit_drafts_where_the_plan_does_not_is_said(
 # The tables are closed
 
 
-def keys_of(setup: Setup) -> set[str]:
+def keys_of(setup: EngineSetup) -> set[str]:
     speculative = setup.config.get("speculative_config", {})
     return {*flags(setup), *setup.config, *speculative} - {"--speculative-config", "--config"}
 
@@ -390,28 +390,28 @@ def keys_of(setup: Setup) -> set[str]:
 def test_a_key_that_the_version_doesnt_know_is_an_error_here(
     monkeypatch: pytest.MonkeyPatch, engine: str, kind: str
 ) -> None:
-    whole = versions.table(engine)
+    whole = engine_table(engine)
     for key in keys_of(exported(engine, plan(kind))):
         without = replace(
             whole,
             keys=whole.keys - {key},
             by_method={name: known - {key} for name, known in whole.by_method.items()},
         )
-        monkeypatch.setattr(versions, "_read", lambda *_, table=without: table)
+        monkeypatch.setattr(tables, "_read", lambda *_, table=without: table)
         assert repr(key) in refusal(engine, plan(kind)).fact
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_known_version_has_a_table_and_exports(engine: str) -> None:
-    for version in KNOWN[engine]:
-        table = versions.table(engine, version)
+    for version in PROFILES[engine].versions:
+        table = engine_table(engine, version)
         assert table.source
         assert exported(engine, plan(), version=version).version == version
         assert exported(engine, plan("model"), version=version).draft
 
 
 def test_removed_flags_are_errors() -> None:
-    table = versions.table("llama-server")
+    table = engine_table("llama-server")
     for flag in ("--draft", "--draft-max", "--draft-n", "--draft-min", "--draft-n-min"):
         with pytest.raises(SettingError, match="any more"):
             table.admit({flag: "4"})
@@ -431,7 +431,7 @@ def test_removed_flags_are_errors() -> None:
     ],
 )
 def test_a_rule_is_never_relaxed(engine: str, settings: Any, method: str | None) -> None:
-    table = versions.table(engine)
+    table = engine_table(engine)
     known = table.keys if method is None else table.by_method[method]
     assert set(settings) <= known, "the engine does have it: what refuses it is our rule"
     with pytest.raises(SettingError, match="never relaxes"):
@@ -453,9 +453,9 @@ def test_no_export_has_a_lossy_key(engine: str) -> None:
 def test_every_export_says_what_was_measured_and_how_to_undo_it(engine: str, kind: str) -> None:
     text = said(exported(engine, plan(kind, notes=("Loops were many.",))))
     assert "Measured by a bench (run.jsonl) on 2026-11-30" in text
-    assert "1.62 speedup (1.50 to 1.75)" in text
+    assert "speedup 1.62× (1.50 to 1.75)" in text
     assert "40 prompts, 5,120 tokens, one sequence at a time, greedy, A CPU, 2 cores" in text
-    assert "To undo:" in text
+    assert "To roll back:" in text
     assert "Loops were many." in text
 
 
@@ -486,4 +486,4 @@ def test_the_traps_of_engines_are_said() -> None:
 
 
 def test_engines_are_those_that_versions_are_known_of() -> None:
-    assert set(WRITERS) == set(KNOWN)
+    assert set(WRITERS) == set(PROFILES)

@@ -16,16 +16,17 @@ from plans import plan, steps
 from paceline.cli.main import main
 from paceline.errors import SettingError
 from paceline.export.make import make_setup
-from paceline.export.options import Options
-from paceline.export.setup import Setup
-from paceline.export.text import FORMATS, command, unwritten, written
+from paceline.export.setup import ENGINES, EngineSetup, ExportOptions
+from paceline.export.text import command, unwritten, written
+
+FORMATS = {engine: profile.formats for engine, profile in ENGINES.items()}
 
 NASTY = """o'w"n$(touch x)er/`na`m e; rm -rf # é: {a} & *b !c"""
 
 
-def setup(engine: str, kind: str = "model", name: str = NASTY, **changes: object) -> Setup:
+def setup(engine: str, kind: str = "model", name: str = NASTY, **changes: object) -> EngineSetup:
     suffix = ".gguf" if engine == "llama-server" else ""
-    options = Options(target=name + suffix, draft_model=f"{name}d{suffix}")
+    options = ExportOptions(target=name + suffix, draft_model=f"{name}d{suffix}")
     return make_setup(engine, plan(kind, **changes), options)
 
 
@@ -145,7 +146,7 @@ def test_json_has_its_notes_on_stderr(file: Path, capsys: pytest.CaptureFixture[
     assert main(["export", "vllm", str(file), "--format", "json"]) == 0
     streams = capsys.readouterr()
     assert json.loads(streams.out)["method"] == "ngram"
-    assert "1.62 speedup" in streams.err
+    assert "speedup 1.62×" in streams.err
 
 
 def test_it_is_written_where_that_is_asked(

@@ -12,47 +12,16 @@ from hypothesis import strategies as some
 from made_setups import received
 
 from paceline.errors import SettingError
-from paceline.export import manifest
+from paceline.export import cluster
+from paceline.export.text import as_yaml, comment
 
 # How long an example takes on a busy machine says nothing.
 unhurried = settings(deadline=None)
 
 # Names.
 
-
-@pytest.mark.parametrize("name", ["a", "on", "null", "qwen3-8b", "a" * 63])
-def test_names_that_a_service_takes_pass_unchanged(name: str) -> None:
-    assert manifest.service_name(name, "Name") == name
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("", "not one that Kubernetes takes"),
-        ("Qwen", "'Qwen' is not one that Kubernetes takes"),
-        ("a_b", "lower-case letters, digits and inner dashes"),
-        ("-a", "not one that Kubernetes takes"),
-        ("a-", "not one that Kubernetes takes"),
-        ("a.b", "not one that Kubernetes takes"),
-        ("a\n", "'a\\n' is not one"),
-        ("a: b", "not one that Kubernetes takes"),
-        ("ä", "not one that Kubernetes takes"),
-        ("٣", "not one that Kubernetes takes"),
-        ("a" * 64, "has 64 characters, and 63 are the most"),
-        ("1e3", "begins with a digit"),
-    ],
-)
-def test_names_that_a_service_refuses_are_refused_here(name: str, says: str) -> None:
-    with pytest.raises(SettingError, match=re.escape(says)):
-        manifest.service_name(name, "Name")
-
-
-def test_a_namespace_may_begin_with_a_digit_and_an_object_may_have_dots() -> None:
-    assert manifest.label_name("1e3", "Namespace") == "1e3"
-    assert manifest.object_name("hf.token-1", "Secret") == "hf.token-1"
-    for bad in ("a..b", ".a", "a.", "A", "a/b", "a" * 254):
-        with pytest.raises(SettingError):
-            manifest.object_name(bad, "Secret")
+SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+"""RFC 1035, which Kubernetes asks of a Service."""
 
 
 @pytest.mark.parametrize(
@@ -67,84 +36,47 @@ def test_a_namespace_may_begin_with_a_digit_and_an_object_may_have_dots() -> Non
     ],
 )
 def test_a_model_gives_a_name(model: str, name: str) -> None:
-    assert manifest.short_name(model) == name
+    assert cluster.short_name(model) == name
 
 
 @unhurried
 @given(some.text(), some.integers(8, 63))
 def test_whatever_a_model_is_called_its_name_is_one_that_kubernetes_takes(text, most) -> None:
-    assert manifest.service_name(manifest.short_name(text, most), "Name", most)
-
-
-def test_labels_are_read_with_their_prefix() -> None:
-    assert manifest.label("release=prom", "Label") == ("release", "prom")
-    assert manifest.label("example.com/team=", "Label") == ("example.com/team", "")
-    assert manifest.label("a=on", "Label") == ("a", "on")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("release", "has no value"),
-        ("=x", "key '' is not one"),
-        ("a b=x", "key 'a b' is not one"),
-        ("a=x y", "value 'x y' is not one"),
-        ("a=x=y", "value 'x=y' is not one"),
-        ("a=" + "x" * 64, "has 64 characters"),
-        ("Ex.com/a=x", "prefix 'Ex.com' is not one"),
-        ("a/b/c=x", "prefix 'a/b' is not one"),
-    ],
-)
-def test_labels_that_kubernetes_refuses_are_refused(text: str, says: str) -> None:
-    with pytest.raises(SettingError, match=re.escape(says)):
-        manifest.label(text, "Label")
-
-
-# Images and amounts.
-
-
-@pytest.mark.parametrize(
-    ("image", "tag"),
-    [
-        ("vllm/vllm-openai:v0.32.0", "v0.32.0"),
-        ("nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc29", "1.3.0rc29"),
-        ("localhost:5000/a", None),
-        ("my-host:5000/a:x", "x"),
-        ("ubuntu", None),
-        ("a/b:x@sha256:" + "0" * 64, "x"),
-    ],
-)
-def test_images_are_read_with_their_tag(image: str, tag: str | None) -> None:
-    assert manifest.image_name(image) == image
-    assert manifest.image_tag(image) == tag
-
-
-@pytest.mark.parametrize(
-    "image", ["", "A/b", "a b", "a:", "a:b c", "a@sha256:0", "https://a/b", "a\n", "-a", "a:b:c:d"]
-)
-def test_what_is_no_image_is_refused(image: str) -> None:
-    with pytest.raises(SettingError, match="no reference to a container image"):
-        manifest.image_name(image)
-
-
-@pytest.mark.parametrize("amount", ["1", "0.5", "500m", "4", "1e3"])
-def test_amounts_of_cpu(amount: str) -> None:
-    assert manifest.quantity(amount, "CPU") == amount
-
-
-@pytest.mark.parametrize(
-    "amount", ["0", "-1", "", "four", "1 Gi", "1GiB", ".5", "1e", "0.0", "1Ki2"]
-)
-def test_amounts_that_kubernetes_refuses_are_refused(amount: str) -> None:
-    with pytest.raises(SettingError, match="no amount that Kubernetes takes"):
-        manifest.quantity(amount, "CPU")
+    name = cluster.short_name(text, most)
+    assert SERVICE_NAME.fullmatch(name)
+    assert len(name) <= most
 
 
 def test_thousandths_of_a_byte_are_refused() -> None:
     """Kubernetes takes them, and ends the pod at once."""
     with pytest.raises(SettingError, match="thousandths of a byte. Write 512Mi"):
-        manifest.quantity("512m", "Memory", whole=True)
-    assert manifest.quantity("16Gi", "Memory", whole=True) == "16Gi"
+        cluster.Cluster(name="a", memory="512m")
+    assert cluster.Cluster(name="a", memory="16Gi").memory == "16Gi"
+
+
+# Templates.
+
+
+def test_what_is_missing_goes_with_its_key_or_its_item() -> None:
+    template = {
+        "a": "$a",
+        "b": "$$b",
+        "c": {"d": "$$b", "e": 1},
+        "f": [{"name": "x", "value": {"of": "$b"}}, {"name": "y", "value": "$a"}],
+        "g": [{"name": "$b"}],
+        "h": {"i": "$$b"},
+    }
+    assert cluster.fill(template, {"a": 0, "b": None}) == {
+        "a": 0,
+        "c": {"e": 1},
+        "f": [{"name": "y", "value": 0}],
+    }
+
+
+def test_a_template_keeps_what_it_is_filled_with_as_it_is() -> None:
+    told = "$(A)\n---\nkind: Secret"
+    assert cluster.fill({"a": ["$a"]}, {"a": told}) == {"a": [told]}
+    assert yaml.safe_load(as_yaml({"a": told})) == {"a": told}
 
 
 # YAML.
@@ -163,7 +95,7 @@ TRAPS = [
 @pytest.mark.parametrize("text", TRAPS, ids=ascii)
 def test_every_text_reads_back_as_a_text_as_key_value_and_item(text: str) -> None:
     value = {"value": text, text or "empty": [text], "deep": {"list": [{"k": text}]}}
-    assert yaml.safe_load(manifest.as_yaml(value)) == value
+    assert yaml.safe_load(as_yaml(value)) == value
 
 
 @unhurried
@@ -171,7 +103,7 @@ def test_every_text_reads_back_as_a_text_as_key_value_and_item(text: str) -> Non
     some.lists(inner, max_size=3) | some.dictionaries(some.text(), inner, max_size=3)
 ), max_leaves=8))  # fmt: skip
 def test_every_document_reads_back(value) -> None:
-    assert yaml.safe_load(manifest.as_yaml({"value": value})) == {"value": value}
+    assert yaml.safe_load(as_yaml({"value": value})) == {"value": value}
 
 
 # What Go's readers take a bare word for: yaml.v2's table of words, and its numbers, which need no
@@ -189,25 +121,25 @@ NOT_TEXT_IN_GO = re.compile(
 @unhurried
 @given(some.sampled_from(TRAPS) | some.from_regex(NOT_TEXT_IN_GO, fullmatch=True) | some.text())
 def test_no_text_stands_bare_that_go_reads_as_something_else(text: str) -> None:
-    shown = manifest.as_yaml({"value": text}).removeprefix("value: ").rstrip("\n")
+    shown = as_yaml({"value": text}).removeprefix("value: ").rstrip("\n")
     bare = not shown.startswith(("'", '"', "|"))
     assert not (bare and NOT_TEXT_IN_GO.fullmatch(shown))
 
 
 def test_json_stands_on_one_line_in_single_quotes() -> None:
     told = '{"method":"ngram","prompt_lookup_max":4,"long":"' + "x" * 200 + '"}'
-    assert manifest.as_yaml({"args": [told]}) == f"args:\n  - '{told}'\n"
+    assert as_yaml({"args": [told]}) == f"args:\n  - '{told}'\n"
 
 
 def test_a_part_that_is_used_twice_is_written_twice() -> None:
     part = {"a": "b"}
-    assert "&" not in manifest.as_yaml({"x": part, "y": part})
+    assert "&" not in as_yaml({"x": part, "y": part})
 
 
 def test_without_pyyaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(SettingError, match=r"pip install 'paceline\[export\]'"):
-        manifest.as_yaml({})
+        as_yaml({})
 
 
 # Comments.
@@ -216,21 +148,21 @@ def test_without_pyyaml_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 @unhurried
 @given(some.lists(some.text()))
 def test_nothing_leaves_a_comment(notes: list[str]) -> None:
-    text = manifest.written([{"a": "b"}], notes)
+    text = cluster.manifests([{"a": "b"}], notes)
     assert list(yaml.safe_load_all(text)) == [{"a": "b"}]
-    for line in manifest.comment(notes):
+    for line in comment(notes):
         assert line.startswith("# ")
         assert line.isprintable()
 
 
 def test_a_note_that_would_add_a_document_stays_a_note() -> None:
     notes = ["plan of x\n---\nkind: Secret\r\nb\u2028kind: Pod\x85kind: Job\x0bkind: Node"]
-    assert list(yaml.safe_load_all(manifest.written([{"a": 1}], notes))) == [{"a": 1}]
-    assert manifest.comment(["a\r\nb\t c\x1b"]) == ["# a b c?"]
+    assert list(yaml.safe_load_all(cluster.manifests([{"a": 1}], notes))) == [{"a": 1}]
+    assert comment(["a\r\nb\t c\x1b"]) == ["# a b c?"]
 
 
 def test_comments_are_wrapped_and_keep_their_words() -> None:
-    lines = manifest.comment(["one " * 60, "two"])
+    lines = comment(["one " * 60, "two"])
     assert all(len(line) <= 98 for line in lines)
     assert " ".join(line.removeprefix("# ") for line in lines) == "one " * 60 + "two"
 
@@ -241,7 +173,7 @@ def test_comments_are_wrapped_and_keep_their_words() -> None:
 @unhurried
 @given(some.text(some.sampled_from("$()A{}b\"' "), max_size=12))
 def test_every_argument_reaches_the_program_as_it_is(text: str) -> None:
-    assert received(manifest.literal([text]), A="expanded", b="b") == [text]
+    assert received(cluster.literal([text]), A="expanded", b="b") == [text]
 
 
 def test_the_kubelets_rule_is_read_as_kubernetes_tests_it() -> None:
@@ -259,4 +191,4 @@ def test_the_kubelets_rule_is_read_as_kubernetes_tests_it() -> None:
 @pytest.mark.parametrize("text", ["a\nb", "a\x00", "\x1b[0m", "a\u202eb", "\ud800"])
 def test_what_cannot_be_shown_is_refused_by_its_number(text: str) -> None:
     with pytest.raises(SettingError, match=r"character U\+[0-9A-F]{4}"):
-        manifest.literal([text])
+        cluster.literal([text])

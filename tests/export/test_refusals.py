@@ -10,9 +10,9 @@ from plans import DRAFT, TARGET, plan
 
 from paceline.errors import DataError, PairError, SettingError
 from paceline.export.make import make_setup
-from paceline.export.options import Options
+from paceline.export.setup import ENGINES as PROFILES
+from paceline.export.setup import ExportOptions
 from paceline.export.text import command
-from paceline.export.versions import KNOWN
 
 INEXPRESSIBLE = ["tree", "early-exit", "first", "cascade", "mixture", "shared", "text"]
 
@@ -169,9 +169,9 @@ def test_a_plan_of_gguf_files_needs_repositories_named(engine: str) -> None:
 
 def test_llama_server_needs_gguf_files_named() -> None:
     with pytest.raises(SettingError, match="--target FILE.gguf"):
-        make_setup("llama-server", plan("model"), Options(draft_model="d.gguf"))
+        make_setup("llama-server", plan("model"), ExportOptions(draft_model="d.gguf"))
     with pytest.raises(SettingError, match="--draft-model FILE.gguf"):
-        make_setup("llama-server", plan("model"), Options(target="t.gguf"))
+        make_setup("llama-server", plan("model"), ExportOptions(target="t.gguf"))
 
 
 def test_llama_server_fetches_a_target_that_is_named_as_a_repository() -> None:
@@ -182,7 +182,7 @@ def test_llama_server_fetches_a_target_that_is_named_as_a_repository() -> None:
     opened = exported("llama-server", plan(), target="x/y.gguf")
     assert command(opened)[:3] == ["llama-server", "--model", "x/y.gguf"]
     for wrong in ("./x", "a/b/c", "x"):
-        assert "no GGUF file" in refusal("llama-server", plan(), target=wrong).fact
+        assert "not a GGUF file" in refusal("llama-server", plan(), target=wrong).fact
 
 
 def test_a_model_that_nothing_would_read_is_refused() -> None:
@@ -250,4 +250,4 @@ def test_unknown_engines_and_versions_name_the_nearest() -> None:
         assert f"nearest known is {near} " in refusal(engine, plan(), version=version).hint
     assert exported("vllm", plan(), version="v0.31.0").version == "0.31.0"
     assert exported("llama-server", plan(), version="11434").version == "b11434"
-    assert exported("vllm", plan()).version == KNOWN["vllm"][-1]
+    assert exported("vllm", plan()).version == PROFILES["vllm"].versions[-1]

@@ -29,7 +29,8 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What is asked of a cluster. Raises SettingError for what Kubernetes takes and means otherwise.
+    """What is asked of a cluster. Raises SettingError for what Kubernetes takes but means
+    otherwise.
 
     name            of everything that is made
     namespace       None: the one that kubectl is set to
@@ -126,10 +127,10 @@ def read_template(name: str) -> dict[str, Any]:
 
 
 def fill(template: Any, values: Mapping[str, Any]) -> Any:
-    """A template with its `$name`s replaced. A list's item in which one is None goes; `$?name` may
+    """A template with its `$name`s replaced. A list's item in which one is None goes; `$$name` may
     be None, and its key goes. Mappings and lists that are left empty go too."""
     if isinstance(template, str) and template.startswith("$"):
-        return values[template.lstrip("$?")]
+        return values[template.lstrip("$")]
     if isinstance(template, dict):
         filled = {key: fill(value, values) for key, value in template.items()}
         return {key: value for key, value in filled.items() if value not in (None, {}, [])}
@@ -141,7 +142,7 @@ def fill(template: Any, values: Mapping[str, Any]) -> Any:
 def _complete(template: Any, values: Mapping[str, Any]) -> bool:
     if isinstance(template, dict):
         return all(_complete(value, values) for value in template.values())
-    required = isinstance(template, str) and re.match(r"\$(?!\?)", template)
+    required = isinstance(template, str) and re.match(r"\$(?!\$)", template)
     return not required or values[template[1:]] is not None
 
 

@@ -234,8 +234,8 @@ def _heading(setup: EngineSetup, cluster: Cluster, version: str) -> list[str]:
         f"{setup.version}.",
         f"Check: {cluster.kubectl('apply --dry-run=server -f THIS_FILE')}",
         "Apply: kubectl apply -f THIS_FILE",
-        "To roll back: apply the file of what ran before, or",
-        cluster.kubectl(f"delete {graph}"),
+        f"To roll back: {cluster.kubectl(f'delete {graph}')}",
+        "or: apply the file of what ran before.",
         "Metrics: the operator opens each worker's at port `system` (9090), and the PodMonitor "
         "`dynamo-worker` of Dynamo's platform chart scrapes it.",
         f"Watch: {cluster.kubectl('port-forward POD_OF_A_WORKER 9090')}",

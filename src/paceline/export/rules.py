@@ -112,7 +112,9 @@ def family_of(
     if found is None:
         raise SettingError(f"{ask.name} {what}, and has nothing near it.", _elsewhere(draft))
     if not ask.options.nearest:
-        derive = "Or make a draft model of the same layers with `paceline derive`: --draft-model DIR."
+        derive = (
+            "Or make a draft model of the same layers with `paceline derive`: --draft-model DIR."
+        )
         raise SettingError(
             f"{ask.name} {what}.",
             f"Nearest to it: {DESCRIBED[found]}; --nearest exports that. "

@@ -142,9 +142,7 @@ def _said_of_ours(ask: ExportRequest, draft: Draft, more: tuple[str, ...]) -> It
     if ask.plan.schedule:
         yield "The plan's schedule by batch size is not written: that policy is in its place."
     if draft.kind == "ngram":
-        yield (
-            "The measurements are of an engine's own n-grams: measure Paceline's lookup anew."
-        )
+        yield ("An engine's own n-grams were measured: for Paceline's lookup, measure it anew.")
     if lost := _settings_of(draft):
         yield f"The proposer has settings of its own, in place of the plan's {lost}."
     if more:
