@@ -23,7 +23,7 @@ ALLOWED = {
     "storage": {"errors"},
     "sampling": {"errors", "types"},
     "models": {"errors", "storage"},
-    "engines": {"errors", "types", "plugins", "models"},
+    "engines": {"errors", "types", "storage", "plugins", "models"},
     "verify": {"errors", "types", "sampling"},
     "drafts": {"errors", "types", "sampling", "engines", "plugins", "models"},
     "decode": {"errors", "types", "sampling", "engines", "drafts", "verify"},
@@ -79,6 +79,7 @@ ALLOWED = {
     "train": {
         "errors",
         "types",
+        "storage",
         "sampling",
         "models",
         "engines",

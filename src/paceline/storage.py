@@ -7,8 +7,11 @@ nothing, and a second start goes on behind it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import secrets
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -64,6 +67,31 @@ def held(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def whole_directory(place: Path) -> Iterator[Path]:
+    """A new directory to fill: it takes its place at the end, also that of an older one, and
+    vanishes on any error. Whoever reads the older one goes on. Raises OSError."""
+    fresh = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
+    old = fresh.with_name(f"{fresh.name}.old")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fresh.mkdir()
+        yield fresh
+        for path in fresh.iterdir():
+            if path.is_file():  # some libraries write for their owner only
+                path.chmod(0o666 & fresh.stat().st_mode)
+        with suppress(FileNotFoundError):
+            place.rename(old)
+        try:
+            fresh.rename(place)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another process was first
+                raise
+    finally:
+        for left in (fresh, old):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 class Line(NamedTuple):

@@ -46,7 +46,7 @@ def test_it_writes_a_setting_that_generate_takes(run) -> None:
     assert out.splitlines()[0].split(":")[0] in (
         "It pays", "No setting pays here", "No setting clearly pays here",
     )  # fmt: skip
-    assert "plain " in out
+    assert "baseline " in out
     assert "-d early-exit:setting=s.json" in err
     assert json.loads(Path("s.json").read_text())["kind"] == "paceline early-exit setting"
     baseline = run("generate", "--raw", "-p", "the cab", "--max-tokens", "16")

@@ -19,7 +19,7 @@ from paceline.engines.transformers.head import load_head, save_head  # noqa: E40
 from paceline.engines.transformers.layers import PartialEngine, identity  # noqa: E402
 from paceline.errors import DataError, SettingError  # noqa: E402
 from paceline.train.exit_head import FitSettings, HeadFit, _split  # noqa: E402
-from paceline.train.texts import Text, write_texts  # noqa: E402
+from paceline.train.texts import Text, samplings_for, write_texts  # noqa: E402
 
 SETTINGS = FitSettings(layers=2, rank=8, steps=30, rows=64, rate=1e-2, every=10)
 
@@ -41,9 +41,14 @@ def workload(count: int, text: str = "the cab") -> Workload:
     )
 
 
+def written(llama) -> list[Text]:
+    found = write_texts(llama, workload(6), samplings_for(3), max_tokens=40)
+    return [text for _, some in found for text in some]
+
+
 @pytest.fixture
 def texts(llama) -> list[Text]:
-    return write_texts(llama, workload(6), answers=3, max_tokens=40)
+    return written(llama)
 
 
 def fit(engine, texts, path: Path, settings: FitSettings = SETTINGS) -> HeadFit:
@@ -53,14 +58,14 @@ def fit(engine, texts, path: Path, settings: FitSettings = SETTINGS) -> HeadFit:
 def test_texts_are_the_target_s_and_the_same_each_time(llama, texts) -> None:
     assert len(texts) == 18
     assert [text.prompt_id for text in texts[:7]] == ["p0", "p1", "p2", "p3", "p4", "p5", "p0"]
-    assert texts == write_texts(llama, workload(6), answers=3, max_tokens=40)
+    assert texts == written(llama)
     assert texts[0].output != texts[6].output, "other answers are drawn"
     assert len(llama.free_slots) == 3
 
 
 def test_a_workload_without_an_answer_is_refused(llama) -> None:
     with pytest.raises(DataError, match="answered none of the 2 prompts"):
-        write_texts(llama, workload(2, "cab " * 100), answers=1, max_tokens=4)
+        list(write_texts(llama, workload(2, "cab " * 100), samplings_for(1), max_tokens=4))
 
 
 def test_it_learns_and_tells_how_much_on_text_held_out(llama, texts, tmp_path: Path) -> None:

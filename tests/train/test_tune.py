@@ -209,5 +209,5 @@ def test_another_engine_is_refused_by_name() -> None:
 
 def test_prompts_that_don_t_fit_are_refused(llama) -> None:
     search = Tuner(llama, workload(2, "cab " * 100), budget_s=2, max_tokens=8)
-    with pytest.raises(DataError, match="answered no prompt of here. The prompt has"):
+    with pytest.raises(DataError, match="none of the 2 prompts of here. The prompt has"):
         search.run()

@@ -16,7 +16,7 @@ from paceline.cli.workloads import notes
 from paceline.errors import DataError, SettingError
 
 if TYPE_CHECKING:
-    from paceline.train.derive.make import Derived
+    from paceline.train.derive.make import DerivedModel
 
 EXAMPLES = """\
   paceline derive smollm2-135m -o draft --keep 10
@@ -120,7 +120,7 @@ def _texts(names: list[str]) -> Iterator[str]:
             ) from error
 
 
-def _lines(made: Derived) -> Iterator[str]:
+def _lines(made: DerivedModel) -> Iterator[str]:
     share = made.parameters / made.parameters_of
     yield (
         f"{made.directory}: {len(made.layers)} of {made.layers_of} layers, {made.tokens} of "

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +33,29 @@ EXAMPLES = """\
 SHOWN = 8
 
 
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """What only a fit takes; None is the default: a quarter of the layers, rank 64, 200 steps,
+    4 answers to each prompt."""
+
+    layers: int | None
+    rank: int | None
+    fit_steps: int | None
+    answers: int | None
+
+    def refuse_without_fit(self) -> None:
+        """Raises SettingError for any that is given."""
+        for name in self.__slots__:
+            given, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if given is not None:
+                raise SettingError(
+                    f"{option} is {given}, and no head is to be fitted.",
+                    f"Add --fit-head FILE, or drop {option}.",
+                )
+
+
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    """The verb and its options."""
     parser = verbs.add_parser(
         "tune",
         examples=EXAMPLES,
@@ -43,76 +68,36 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     options.add_target(parser)
     add_workload(parser)
+    group: Any = parser
+
+    def number(name: str, help: str, metavar: str = "N", least: int = 1, **how: Any) -> None:
+        group.add_argument(name, type=at_least(least), metavar=metavar, help=help, **how)
+
+    number("--budget", "time for the search, fitting apart (default: 300)", "SECONDS", default=300)
+    number("--max-tokens", "most tokens an answer (default: 64)", least=2, default=64)
+    out = "paceline-early-exit.json"
     parser.add_argument(
-        "--budget",
-        type=at_least(1),
-        default=300,
-        metavar="SECONDS",
-        help="time for the search, fitting apart (default: 300)",
+        "-o", "--out", default=out, metavar="FILE", help=f"the setting (default: {out})"
     )
-    parser.add_argument(
-        "--max-tokens",
-        type=at_least(2),
-        default=64,
-        metavar="N",
-        help="most tokens an answer (default: 64)",
-    )
-    parser.add_argument(
-        "-o",
-        "--out",
-        default="paceline-early-exit.json",
-        metavar="FILE",
-        help="the setting (default: paceline-early-exit.json)",
-    )
-    parser.add_argument(
-        "--head",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a fitted head to try as well (repeatable)",
-    )
+    a_head = "a fitted head to try as well (repeatable)"
+    parser.add_argument("--head", action="append", default=[], metavar="FILE", help=a_head)
     parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
     group = parser.add_argument_group("fitting a head")
-    group.add_argument(
-        "--fit-head",
-        metavar="FILE",
-        help="fit one to text that the target writes, and try it; a fit that was killed goes on",
-    )
-    group.add_argument(
-        "--layers", type=at_least(1), metavar="N", help="the exit layer (default: a quarter)"
-    )
-    group.add_argument("--rank", type=at_least(1), metavar="N", help="of its map (default: 64)")
-    group.add_argument("--fit-steps", type=at_least(1), metavar="N", help="(default: 200)")
-    group.add_argument(
-        "--answers",
-        type=at_least(1),
-        metavar="N",
-        help="answers to each prompt to fit to (default: 4)",
-    )
+    fit = "fit one to text that the target writes, and try it; a fit that was killed goes on"
+    group.add_argument("--fit-head", metavar="FILE", help=fit)
+    number("--layers", "the exit layer (default: a quarter)")
+    number("--rank", "of its map (default: 64)")
+    number("--fit-steps", "(default: 200)")
+    number("--answers", "answers to each prompt to fit to (default: 4)")
     options.add_sampling(parser)
     parser.set_defaults(run=run)
 
 
-_FIT = {"layers": None, "rank": 64, "fit_steps": 200, "answers": 4}
-"""What belongs to --fit-head, and what it is unless given; the layers go by the target."""
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Refuse what only a fit takes, or fill it in for one."""
-    for name, default in _FIT.items():
-        given = getattr(args, name)
-        if given is None:
-            setattr(args, name, default)
-        elif args.fit_head is None:
-            option = f"--{name.replace('_', '-')}"
-            raise SettingError(
-                f"{option} is {given}, and no head is to be fitted.",
-                f"Add --fit-head FILE, or drop {option}.",
-            )
-
-
 def run(args: argparse.Namespace) -> int:
-    _check(args)
+    """Fit a head if one is asked for, search, and write the setting."""
+    fit = FitOptions(args.layers, args.rank, args.fit_steps, args.answers)
+    if args.fit_head is None:
+        fit.refuse_without_fit()
     workload = workload_of(args, turns=False)
     out = options.out_path(args.out, "-o")
     head = None if args.fit_head is None else options.out_path(args.fit_head, "--fit-head")
@@ -127,10 +112,10 @@ def run(args: argparse.Namespace) -> int:
         )
         tuner.heads.update(_heads(engine, [Path(name) for name in args.head]))
         if head is not None:
-            if not _fit(args, engine, workload, head):
+            if not _fit(fit, engine, workload, head, args.max_tokens):
                 return 1
             tuner.heads.update(_heads(engine, [head]))
-        return _search(args, tuner, engine, out)
+        return _search(tuner, engine, out, as_json=args.json)
 
 
 def _heads(engine: Any, files: list[Path]) -> dict[Path, HeadFile]:
@@ -141,37 +126,45 @@ def _heads(engine: Any, files: list[Path]) -> dict[Path, HeadFile]:
     return {file: load_head(file, here, engine.module.device) for file in files}
 
 
-def _fit(args: argparse.Namespace, engine: Any, workload: Workload, path: Path) -> bool:
+@contextmanager
+def _bar(title: str) -> Iterator[tuple[Any, Callable[[float], None]]]:
+    """A bar of percents, and what moves it to a share."""
+    with tqdm(total=100, unit="%", desc=title, file=sys.stderr, dynamic_ncols=True) as bar:
+        yield bar, lambda share: bar.update(int(100 * share) - bar.n) and None
+
+
+def _fit(options: FitOptions, engine: Any, workload: Workload, path: Path, most: int) -> bool:
     """Fit a head and write it; False after an interrupt, whose checkpoint stays."""
     from paceline.engines.transformers.head import save_head
     from paceline.engines.transformers.layers import identity
     from paceline.train.exit_head import FitSettings, HeadFit
-    from paceline.train.texts import write_texts
+    from paceline.train.texts import Text, samplings_for, write_texts
 
-    layers = args.layers or max(1, identity(engine)["layers"] // 4)
-    settings = FitSettings(layers=layers, rank=args.rank, steps=args.fit_steps)
+    layers = options.layers or max(1, identity(engine)["layers"] // 4)
+    answers = options.answers or 4
+    settings = FitSettings(layers, options.rank or 64, options.fit_steps or 200)
     checkpoint = path.with_name(f"{path.name}.part")
-    with tqdm(total=100, unit="%", desc="text", file=sys.stderr, dynamic_ncols=True) as bar:
+    with _bar("text") as (bar, show):
+
+        def texts() -> list[Text]:
+            found: list[Text] = []
+            samplings = samplings_for(answers)
+            for share, some in write_texts(engine, workload, samplings, max_tokens=most):
+                found += some
+                show(share)
+            return found
+
         try:
-            fit = HeadFit(
-                engine,
-                settings,
-                lambda: write_texts(
-                    engine,
-                    workload,
-                    answers=args.answers,
-                    max_tokens=args.max_tokens,
-                    on_progress=lambda share: _show(bar, share),
-                ),
-                checkpoint,
-                f"{args.answers} answers of at most {args.max_tokens} tokens to the "
-                f"{len(workload.prompts)} prompts of {workload.name}",
+            source = (
+                f"{answers} answers of at most {most} tokens to the "
+                f"{len(workload.prompts)} prompts of {workload.name}"
             )
+            fit = HeadFit(engine, settings, texts, checkpoint, source)
             if fit.resumed:
                 print(f"Going on from {checkpoint}.", file=sys.stderr)
             bar.set_description("fit")
-            _show(bar, 0.0)
-            fit.run(lambda done, total: _show(bar, done / total))
+            show(0.0)
+            fit.run(lambda done, total: show(done / total))
         except KeyboardInterrupt:
             bar.close()
             print("Interrupted; the same command goes on with the fit.", file=sys.stderr)
@@ -189,20 +182,16 @@ def _fit(args: argparse.Namespace, engine: Any, workload: Workload, path: Path) 
     return True
 
 
-def _show(bar: Any, share: float) -> None:
-    bar.update(int(100 * share) - bar.n)
-
-
-def _search(args: argparse.Namespace, tuner: Tuner, engine: Any, out: Path) -> int:
+def _search(tuner: Tuner, engine: Any, out: Path, *, as_json: bool) -> int:
     from paceline.engines.transformers.layers import identity
 
-    with tqdm(total=100, unit="%", desc="tune", file=sys.stderr, dynamic_ncols=True) as bar:
+    with _bar("tune") as (bar, show):
 
-        def show(share: float, doing: str) -> None:
+        def progress(share: float, doing: str) -> None:
             bar.set_postfix_str(doing)
-            _show(bar, share)
+            show(share)
 
-        tuner.on_progress = show
+        tuner.on_progress = progress
         try:
             tuner.run()
         except KeyboardInterrupt:
@@ -210,29 +199,25 @@ def _search(args: argparse.Namespace, tuner: Tuner, engine: Any, out: Path) -> i
     result = tuner.result
     write_setting(out, result.setting(identity(engine)))
     document = json.dumps(result.as_json(), ensure_ascii=False)
-    print(document if args.json else "\n".join(_card(result)))
+    print(document if as_json else "\n".join(_summary(result)))
     print(f"The setting is in {out}: -d early-exit:setting={out}", file=sys.stderr)
     return 0 if result.complete else 1
 
 
-def _card(result: TuneResult) -> list[str]:
+def _summary(result: TuneResult) -> list[str]:
     best = result.best
     assert best is not None, "a setting was written"
-    lines = [result.verdict, f"The best setting: {name(best)} of {result.layers} layers."]
+    lines = [result.verdict, f"The best setting: {_name(best)} of {result.layers} layers."]
     if result.baseline_tok_per_s is not None and result.tok_per_s is not None:
         lines.append(
-            f"plain {result.baseline_tok_per_s:.1f} tokens/s, with it {result.tok_per_s:.1f}, on "
-            f"{result.prompts} prompts; it drafted in {result.drafted_rounds:.0%} of the rounds"
+            f"baseline {result.baseline_tok_per_s:.1f} tokens/s, with it {result.tok_per_s:.1f}, "
+            f"on {result.prompts} prompts; it drafted in {result.drafted_rounds:.0%} of the rounds"
         )
     rows = [("setting", "agreement", "estimate", "measured")]
-    for candidate in sorted(result.candidates, key=lambda c: (-c.prompts, -c.estimate))[:SHOWN]:
-        measured = "-"
-        if candidate.measured is not None:
-            measured = f"{candidate.measured:.2f} ({candidate.prompts})"
-        rows.append(
-            (name(candidate), f"{candidate.agreement:.0%}", f"{candidate.estimate:.2f}", measured)
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for c in sorted(result.candidates, key=lambda c: (-c.prompts, -c.estimate))[:SHOWN]:
+        measured = "-" if c.measured is None else f"{c.measured:.2f} ({c.prompts})"
+        rows.append((_name(c), f"{c.agreement:.0%}", f"{c.estimate:.2f}", measured))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines += [
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
@@ -243,17 +228,12 @@ def _card(result: TuneResult) -> list[str]:
     return lines
 
 
-def name(candidate: Candidate) -> str:
+def _name(candidate: Candidate) -> str:
     """A candidate in the words of -d."""
-    last = len(candidate.kept)
-    if candidate.head is not None:
-        return f"head={candidate.head}"
-    if candidate.kept == tuple(range(last)):
-        return f"layers={last}"
-    return f"kept {short(candidate.kept)}"
-
-
-def short(layers: tuple[int, ...]) -> str:
     from paceline.engines.transformers.layers import ranges
 
-    return ranges(layers)
+    if candidate.head is not None:
+        return f"head={candidate.head}"
+    last = len(candidate.kept)
+    exits = candidate.kept == tuple(range(last))
+    return f"layers={last}" if exits else f"kept {ranges(candidate.kept)}"

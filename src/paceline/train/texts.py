@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from paceline.bench.prompts.workload import Workload
 from paceline.decode.generate import decode
@@ -27,44 +27,55 @@ class Text:
     output: tuple[int, ...]
 
 
-def write_texts(
-    engine: Engine,
-    workload: Workload,
-    *,
-    answers: int,
-    max_tokens: int,
-    seed: int = 0,
-    on_progress: Callable[[float], None] = lambda _: None,
-) -> list[Text]:
-    """`answers` answers to each prompt, as many at once as the engine has sequences. A prompt that
-    fails is left out; the same seed gives the same texts on one machine.
+def samplings_for(answers: int, seed: int = 0) -> list[Sampling]:
+    """How several answers to each prompt are drawn: the first is greedy."""
+    return [
+        Sampling(temperature=TEMPERATURE if number else 0.0, seed=seed + 1000 * number)
+        for number in range(answers)
+    ]
 
-    Raises DataError if none is left.
+
+def write_texts(
+    engine: Engine, workload: Workload, samplings: Sequence[Sampling], *, max_tokens: int
+) -> Iterator[tuple[float, list[Text]]]:
+    """An answer to each prompt with each sampling (a seed is moved on by prompt), as many at once
+    as the engine has sequences: each time the share that is done, and the new texts. Samples, by
+    exact ordinary decoding; the same seeds give the same texts on one machine. A prompt that fails
+    is left out.
+
+    Raises DataError at the end if none is left.
     """
     asked: list[tuple[str, Request]] = []
-    for number in range(answers):
+    fault: PacelineError | None = None
+    for sampling in samplings:
         for at, prompt in enumerate(workload.prompts):
-            sampling = Sampling(
-                temperature=TEMPERATURE if number else 0.0, seed=seed + at + 1000 * number
-            )
+            seed = None if sampling.seed is None else sampling.seed + at
             try:
-                tokens = prompt.tokens(engine)
-                stop = StopConditions(max_tokens=max_tokens)
-                asked.append((prompt.id, Request(prompt=tokens, sampling=sampling, stop=stop)))
-            except PacelineError:
-                continue
+                request = Request(
+                    prompt=prompt.tokens(engine),
+                    sampling=replace(sampling, seed=seed),
+                    stop=StopConditions(max_tokens=max_tokens),
+                )
+                asked.append((prompt.id, request))
+            except PacelineError as error:
+                fault = error
     decoder = Decoder(engine, {}, ChainVerifier(), fixed(None, 0))
     together = engine.capabilities.max_sequences
-    texts: list[Text] = []
+    some = False
     for begin in range(0, len(asked), together):
-        some = asked[begin : begin + together]
-        for (name, request), done in zip(some, decode(decoder, [r for _, r in some]), strict=True):
+        batch = asked[begin : begin + together]
+        texts = []
+        for (name, request), done in zip(
+            batch, decode(decoder, [r for _, r in batch]), strict=True
+        ):
+            fault = done.error or fault
             if done.error is None and done.tokens:
                 texts.append(Text(name, request.prompt, done.tokens))
-        on_progress((begin + len(some)) / len(asked))
-    if not texts:
+        some = some or bool(texts)
+        yield (begin + len(batch)) / len(asked), texts
+    if not some:
         raise DataError(
-            f"The target answered none of the {len(workload.prompts)} prompts of {workload.name}.",
+            f"The target answered none of the {len(workload.prompts)} prompts of {workload.name}. "
+            f"{fault or ''}".rstrip(),
             "Shorten them, or load it with a larger context.",
         )
-    return texts

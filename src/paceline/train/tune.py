@@ -2,12 +2,13 @@
 
 First what one forward of the target's own text tells of every exit, and one forward a candidate of
 every set of skipped layers (SWIFT, Xia et al. 2025); then the best by that are measured beside
-plain decoding, the better half of them on more prompts, until one is left (successive halving,
+ordinary decoding, the better half of them on more prompts, until one is left (successive halving,
 Jamieson and Talwalkar 2016), which is measured on all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,18 +23,15 @@ from paceline.bench.local.run import BASELINE
 from paceline.bench.profile.measured_policy import gather_costs, sources
 from paceline.bench.profile.profile import costs_for
 from paceline.bench.prompts.workload import Workload
-from paceline.decode.generate import decode
-from paceline.decode.round import fixed
-from paceline.decode.step import Decoder
 from paceline.drafts.early_exit import EarlyExitDraft
 from paceline.engines.base import Engine, Job
-from paceline.errors import DataError, PacelineError, SettingError
+from paceline.errors import DataError, SettingError
 from paceline.policy.adaptive import MeasuredPolicy
 from paceline.policy.break_even import Prices, expected_tokens, prices, speed_up
 from paceline.policy.costs import Costs
+from paceline.train.texts import write_texts
 from paceline.train.tune_result import Candidate, TuneResult
-from paceline.types import Request, Sampling, StopConditions
-from paceline.verify.chain import ChainVerifier
+from paceline.types import Sampling
 
 if TYPE_CHECKING:
     from paceline.engines.transformers.engine import TransformersEngine
@@ -131,22 +129,17 @@ class Tuner:
         """Seconds of one row through so many layers: a line through the shortest part and the
         whole, measured in turns."""
         parts: list[Engine] = [self._part((0,)), self.engine]
+        context = [token % self.engine.vocabulary_size for token in range(32)]
         taken: list[list[float]] = [[], []]
-        held = [part.open() for part in parts]
-        try:
-            context = [token % self.engine.vocabulary_size for token in range(32)]
-            for part, sequence in zip(parts, held, strict=True):
-                part.score([Job(sequence, context)])
-            for _ in range(7):
-                for at, (part, sequence) in enumerate(zip(parts, held, strict=True)):
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(contextlib.closing(part.open())) for part in parts]
+            for _ in range(8):
+                for part, sequence, times in zip(parts, held, taken, strict=True):
                     began = perf_counter()
-                    part.score([Job(sequence, [1])])
-                    taken[at].append(perf_counter() - began)
+                    part.score([Job(sequence, [1] if sequence.length else context)])
+                    times.append(perf_counter() - began)
                     sequence.rewind(len(context))
-        finally:
-            for sequence in held:
-                sequence.close()
-        one, whole = min(taken[0]), min(taken[1])
+        one, whole = (min(times[1:]) for times in taken)
         each = (whole - one) / (self.result.layers - 1)
         return lambda layers: one + each * (layers - 1)
 
@@ -159,32 +152,21 @@ class Tuner:
     def _texts(self) -> list[tuple[list[int], int]]:
         """Text that the target wrote, each with where its output begins. At least one."""
         texts: list[tuple[list[int], int]] = []
-        fault: PacelineError | None = None
-        decoder = Decoder(self.engine, {}, ChainVerifier(), fixed(None, 0))
-        for prompt in self.workload.prompts:
+        written = write_texts(
+            self.engine,
+            self.workload,
+            [self.result.sampling],
+            max_tokens=self.result.max_tokens,
+        )
+        for _, some in written:
+            for text in some:
+                whole = [*text.prompt, *text.output][-TEXT_TOKENS:]
+                texts.append((whole, max(1, len(whole) - len(text.output))))
             try:
-                request = Request(
-                    prompt=prompt.tokens(self.engine),
-                    sampling=self.result.sampling,
-                    stop=StopConditions(max_tokens=self.result.max_tokens),
-                )
-                [done] = decode(decoder, [request])
-                fault = done.error or fault
-                if done.tokens and done.error is None:
-                    whole = [*request.prompt, *done.tokens][-TEXT_TOKENS:]
-                    texts.append((whole, max(1, len(whole) - len(done.tokens))))
-            except PacelineError as error:
-                fault = error
-            try:
-                self._check(SHARES[0], f"text: {prompt.id}")
+                self._check(SHARES[0], f"{len(texts)} texts")
             except _OverError:
                 if texts:
                     break
-        if not texts:
-            raise DataError(
-                f"The target answered no prompt of {self.workload.name}. {fault or ''}".rstrip(),
-                "Shorten them, or load it with a larger context.",
-            )
         return texts
 
     def _look(self, texts: list[tuple[list[int], int]]) -> None:
@@ -213,13 +195,13 @@ class Tuner:
         priced = self._prices(candidate)
         candidate.estimate = max(
             speed_up(
-                expected_tokens(min(1.0, candidate.agreement), max_draft_tokens),
-                max_draft_tokens,
+                expected_tokens(min(1.0, candidate.agreement), limit),
+                limit,
                 priced.r,
                 draft_cost=priced.draft_cost,
                 overhead=priced.overhead,
             )
-            for max_draft_tokens in range(1, max(2, priced.most + 1))
+            for limit in range(1, max(2, priced.most + 1))
         )
         result = self.result
         result.looked_at += 1
@@ -243,30 +225,34 @@ class Tuner:
         wanted: list[Any] = []
         layers = self.result.layers
         exits = [Candidate(tuple(range(at))) for at in range(1, layers)]
-        heads = [Candidate(tuple(range(f.layers)), path) for path, f in self.heads.items()]
         for tokens, first in texts:
-            sequence = self.engine.open()
-            try:
-                with self._stack.noting() as noted:
-                    self.engine.score([Job(sequence, tokens)])
-            finally:
-                sequence.close()
+            with self._stack.noting() as noted:
+                self._score(tokens)
             rows = _rows(len(tokens), first)
             states = {at: torch.cat(noted[at])[rows] for at in noted}
             wanted.append(self._distributions(self._stack.read_out(states[layers])))
-            for candidate in (*exits, *heads):
-                behind = states[len(candidate.kept)]
-                if candidate.head is not None:
-                    continue  # it may have been fitted to this very text
-                distributions = self._distributions(self._stack.read_out(behind))
-                candidate.agreement += self._overlap(wanted[-1], distributions) / len(texts)
+            for candidate in exits:
+                behind = self._stack.read_out(states[len(candidate.kept)])
+                shared = self._overlap(wanted[-1], self._distributions(behind))
+                candidate.agreement += shared / len(texts)
                 self.on_progress(min(1.0, self._spent()), "exits")
-        for candidate in heads:
-            assert candidate.head is not None
-            held_out = self.heads[candidate.head].report["held_out_acceptance_after"]
-            way = "sampled" if self.result.sampling.temperature else "greedy"
-            candidate.agreement = held_out[way]
+        way = "sampled" if self.result.sampling.temperature else "greedy"
+        heads = [
+            Candidate(
+                tuple(range(file.layers)), path, file.report["held_out_acceptance_after"][way]
+            )
+            for path, file in self.heads.items()
+        ]
         return wanted, [*exits, *heads]
+
+    def _score(self, tokens: list[int], rows: int = 1) -> Any:
+        """Logits of a text's last rows, before temperature: float32, shape (rows, vocabulary)."""
+        sequence = self.engine.open()
+        try:
+            [logits] = self.engine.score([Job(sequence, tokens, rows)])
+        finally:
+            sequence.close()
+        return logits
 
     def _agreement(
         self, kept: tuple[int, ...], texts: list[tuple[list[int], int]], wanted: list[Any]
@@ -277,11 +263,7 @@ class Tuner:
         with self._stack.running(self._stack.part(kept)):
             for (tokens, first), target in zip(texts, wanted, strict=True):
                 rows = _rows(len(tokens), first)
-                sequence = self.engine.open()
-                try:
-                    [logits] = self.engine.score([Job(sequence, tokens, len(tokens) - rows[0])])
-                finally:
-                    sequence.close()
+                logits = self._score(tokens, len(tokens) - rows[0])
                 found = self._distributions(logits[[row - rows[0] for row in rows]])
                 total += self._overlap(target, found)
         return total / len(texts)

@@ -45,7 +45,7 @@ class TuneResult:
 
     best        the candidate that a setting is made of
     ratio       its speedup on all prompts; None where the search ended before that
-    plain, drafted    its bench's tokens per second
+    baseline_tok_per_s, tok_per_s    without drafts and with it, in its bench
     prompts_fitted_to    of its prompts those, by name, that its head was fitted to
     drafted_rounds    share of its rounds in which the policy let it draft
     """
@@ -94,24 +94,17 @@ class TuneResult:
         return f"No setting clearly pays here: {said}."
 
     def as_json(self) -> dict[str, Any]:
+        """What readers of the setting are told."""
+        ranked = sorted(self.candidates, key=lambda c: -c.estimate)
+        rows = [{**asdict(c), "head": c.head and str(c.head), "kept": list(c.kept)} for c in ranked]
+        told = {name: getattr(self, name) for name in _TOLD}
         return {
             "verdict": self.verdict,
             "speedup": asdict(self.ratio) if self.ratio else None,
-            "baseline_tok_per_s": self.baseline_tok_per_s,
-            "tok_per_s": self.tok_per_s,
-            "drafted_rounds": self.drafted_rounds,
-            "prompts": self.prompts,
-            "prompts_fitted_to": self.prompts_fitted_to,
-            "workload": self.workload,
-            "max_tokens": self.max_tokens,
+            **told,
             "sampling": asdict(self.sampling),
             "max_draft_tokens": "auto",
-            "complete": self.complete,
-            "looked_at": self.looked_at,
-            "candidates": [
-                {**asdict(c), "head": c.head and str(c.head), "kept": list(c.kept)}
-                for c in sorted(self.candidates, key=lambda c: -c.estimate)
-            ],
+            "candidates": rows,
             "machine": machine_metadata(),
         }
 
@@ -120,3 +113,9 @@ class TuneResult:
         if self.best is None:
             raise DataError("Nothing was found before it ended.", "Give it a larger --budget.")
         return Setting(self.best.kept, self.best.head, identity, self.as_json())
+
+
+_TOLD = (
+    *("baseline_tok_per_s", "tok_per_s", "drafted_rounds", "prompts", "prompts_fitted_to"),
+    *("workload", "max_tokens", "complete", "looked_at"),
+)

@@ -16,8 +16,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from paceline.engines.transformers.tokenizer import ALPHABET
 from paceline.errors import DataError, ModelError, SettingError
-from paceline.train.derive.numbering import named_tokens, renumbered
-from paceline.train.derive.vocabulary import CHUNK, BytePairs, counted, kept_tokens
+from paceline.train.derive.vocabulary import (
+    CHUNK,
+    BytePairs,
+    counted,
+    kept_tokens,
+    named_tokens,
+    renumbered,
+)
 
 WORDS = [
     "low",

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +18,7 @@ from paceline.engines.transformers import cache as transformers_cache
 from paceline.engines.transformers.linear import cpu_field
 from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
 from paceline.models.catalog import cache_dir
+from paceline.storage import whole_directory
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -208,18 +206,11 @@ def convert_gguf(path: Path, dtype: str) -> Path:
     """The directory that holds a GGUF file's model as safetensors; made on the first call."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    root = cache_dir() / "transformers"
-    made = root / f"{path.stem}-{digest[:16]}-{dtype}-{transformers.__version__}"
-    if (made / "config.json").is_file():
-        return made
-    root.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{path.stem}-", dir=root))
-    try:
-        _convert_into(path, dtype, fresh)
-        with contextlib.suppress(OSError):  # another process was first
-            os.rename(fresh, made)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    made = cache_dir() / "transformers"
+    made /= f"{path.stem}-{digest[:16]}-{dtype}-{transformers.__version__}"
+    if not (made / "config.json").is_file():
+        with whole_directory(made) as fresh:
+            _convert_into(path, dtype, fresh)
     return made
 
 
@@ -273,9 +264,8 @@ def split_like_the_file(path: Path, tokenizer: Any) -> None:
 
 
 @contextlib.contextmanager
-def readable(target: str) -> Iterator[None]:
-    """Turn whatever the libraries raise while loading into one ModelError, and keep their
-    warnings and bars out of a log."""
+def quiet() -> Iterator[None]:
+    """Keeps the library's warnings and bars out of a log."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -283,6 +273,18 @@ def readable(target: str) -> Iterator[None]:
         logging.disable_progress_bar()
     try:
         yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def readable(target: str) -> Iterator[None]:
+    """Turn whatever the libraries raise while loading into one ModelError."""
+    try:
+        with quiet():
+            yield
     except PacelineError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -294,10 +296,6 @@ def readable(target: str) -> Iterator[None]:
             f"{target} can't be loaded: {first_line(error)}.",
             "Check the name and that its files are whole.",
         ) from error
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def first_line(error: Exception) -> str:

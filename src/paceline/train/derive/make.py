@@ -24,14 +24,18 @@ from paceline.engines.transformers.load import (
 from paceline.engines.transformers.tokenizer import TransformersTokenizer
 from paceline.errors import ModelError, SettingError, unknown_name
 from paceline.train.derive import write
-from paceline.train.derive.card import card
 from paceline.train.derive.layers import chosen_layers, cut, layer_count
-from paceline.train.derive.numbering import named_tokens, renumbered
-from paceline.train.derive.vocabulary import BytePairs, counted, kept_tokens
+from paceline.train.derive.vocabulary import (
+    BytePairs,
+    counted,
+    kept_tokens,
+    named_tokens,
+    renumbered,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class DerivedModel:
     """What was made.
 
     layers        numbers of the target's layers that stay, of `layers_of`
@@ -85,7 +89,7 @@ def derive(
     vocabulary: int | None = None,
     corpus: Iterable[str] | None = None,
     dtype: str | None = None,
-) -> Derived:
+) -> DerivedModel:
     """Make a draft model from a target, and train nothing.
 
     target        a model directory, hub name, GGUF file (converted first) or demo name
@@ -121,7 +125,7 @@ def derive(
         _trim(model, trimmed.tokens)
     _check_shapes(target, model)
     weights = list(model.parameters())
-    made = Derived(
+    made = DerivedModel(
         directory=place,
         target=target,
         layers=tuple(kept),
@@ -205,7 +209,7 @@ def _check_shapes(target: str, model: Any) -> None:
 
 
 def _write(
-    fresh: Path, source: _Source, model: Any, made: Derived, trimmed: _Vocabulary | None
+    fresh: Path, source: _Source, model: Any, made: DerivedModel, trimmed: _Vocabulary | None
 ) -> None:
     generation = source.generation
     if trimmed is not None:
@@ -218,7 +222,7 @@ def _write(
     write.json_file(fresh / "generation_config.json", generation)
     write.tokenizer(fresh, source.tokenizer, None if trimmed is None else trimmed.description)
     licence = write.copy_licence(source.target, Path(source.name), fresh)
-    (fresh / "README.md").write_text(card(made, licence), encoding="utf-8")
+    (fresh / "README.md").write_text(write.model_card(made, licence), encoding="utf-8")
 
 
 def _write_map(fresh: Path, source: _Source, tokens: Sequence[int]) -> None:

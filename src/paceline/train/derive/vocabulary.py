@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -167,3 +167,39 @@ def kept_tokens(
         if token < rows and len(more) <= size - len(kept):
             kept |= more
     return sorted(kept)
+
+
+# Token ids in configs, after a vocabulary was trimmed.
+
+
+def named_tokens(fields: Mapping[str, Any]) -> set[int]:
+    """The tokens that a config names for a purpose: begin, end, padding …"""
+    found: set[int] = set()
+    for name, value in fields.items():
+        if name.endswith(("_token_id", "_token_ids")) and isinstance(value, int | list):
+            found.update(value if isinstance(value, list) else [value])
+    return {token for token in found if token >= 0}
+
+
+def renumbered(fields: Mapping[str, Any], place: Mapping[int, int]) -> dict[str, Any]:
+    """A config's fields with the new ids. What is said of tokens that are gone goes; an id that no
+    token ever had (a padding of -1) stays."""
+    made = dict(fields)
+
+    def places(tokens: Sequence[int]) -> list[int]:
+        return [place[token] for token in tokens]
+
+    for name, value in fields.items():
+        named = name.endswith(("_token_id", "_token_ids"))
+        listed = named or name in ("suppress_tokens", "begin_suppress_tokens")
+        if listed and isinstance(value, list):
+            made[name] = [place[token] for token in value if token in place]
+        elif named and isinstance(value, int):
+            made[name] = place.get(value, None if value >= 0 else value)
+        elif name == "bad_words_ids" and value:
+            made[name] = [places(tokens) for tokens in value if place.keys() >= set(tokens)]
+        elif name == "sequence_bias" and value:
+            made[name] = [
+                [places(tokens), bias] for tokens, bias in value if place.keys() >= set(tokens)
+            ]
+    return made

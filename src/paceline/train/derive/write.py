@@ -1,4 +1,4 @@
-"""A model directory, written whole or not at all."""
+"""A derived model's directory, written whole or not at all, with its model card."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import transformers
 from safetensors import SafetensorError
 from transformers import AutoTokenizer
 
-from paceline.engines.transformers.load import readable
+import paceline
+from paceline.engines.transformers.load import quiet, readable
 from paceline.errors import DataError, ModelError
 from paceline.models.catalog import CATALOG
+from paceline.storage import whole_directory
+
+if TYPE_CHECKING:
+    from paceline.train.derive.make import DerivedModel
 
 SLACK = 64 << 20
 """Bytes for the tokenizer and everything small."""
@@ -62,47 +64,24 @@ def directory(place: Path, size: int) -> Iterator[Path]:
 
     Raises DataError if there is too little room, or writing fails.
     """
-    fresh = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(place.parent).free
+        above = next(folder for folder in place.absolute().parents if folder.exists())
+        free = shutil.disk_usage(above).free
         if free < size + SLACK:
             raise DataError(
                 f"{place} needs {(size + SLACK) / 1e9:.2f} GB, and {free / 1e9:.2f} GB are free.",
                 "Make room, or choose another directory.",
             )
-        fresh.mkdir()
-        with _quiet():
+        with quiet(), whole_directory(place) as fresh:
             yield fresh
-        for path in fresh.iterdir():
-            if path.is_file():  # weights come readable for their owner only
-                path.chmod(0o666 & fresh.stat().st_mode)
-        if place.is_dir():
-            place.rmdir()  # it is empty; not every system renames onto it
-        fresh.rename(place)
     except (OSError, SafetensorError) as error:
         raise DataError(
             f"{place} can't be written: {str(error).rstrip('.')}.", "Choose another directory."
         ) from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No bars of the library in a log."""
-    logging = transformers.utils.logging
-    bars = logging.is_progress_bar_enabled()
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if bars:
-            logging.enable_progress_bar()
 
 
 def json_file(path: Path, document: Any) -> None:
+    """Write a document as the library's own files are written."""
     path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
@@ -139,7 +118,7 @@ def _vocabulary(description: dict[str, Any]) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Licence:
+class ModelLicence:
     """The terms of a model as far as they are known.
 
     name     as its card or the catalogue gives it
@@ -150,12 +129,12 @@ class Licence:
     files: tuple[str, ...] = ()
 
 
-def copy_licence(target: str, source: Path, fresh: Path) -> Licence:
+def copy_licence(target: str, source: Path, fresh: Path) -> ModelLicence:
     """The target's licence: its files are copied, its name is read from its model card."""
     if target in CATALOG:
-        return Licence(CATALOG[target].licence)
+        return ModelLicence(CATALOG[target].licence)
     if not source.is_dir():
-        return Licence(None)
+        return ModelLicence(None)
     files = [
         path
         for path in sorted(source.iterdir())
@@ -163,7 +142,7 @@ def copy_licence(target: str, source: Path, fresh: Path) -> Licence:
     ]
     for path in files:
         shutil.copyfile(path, fresh / path.name)
-    return Licence(_licence_named(source / "README.md"), tuple(path.name for path in files))
+    return ModelLicence(_licence_named(source / "README.md"), tuple(path.name for path in files))
 
 
 def _licence_named(model_card: Path) -> str | None:
@@ -176,3 +155,50 @@ def _licence_named(model_card: Path) -> str | None:
         re.search(r"^license:[ \t]*([\w.+-]+)[ \t]*$", matter[1], re.MULTILINE) if matter else None
     )
     return found[1] if found else None
+
+
+def model_card(made: DerivedModel, licence: ModelLicence) -> str:
+    """Markdown, with the front matter that model hubs read."""
+    name = re.split(r"[\\/]", made.target.rstrip("\\/"))[-1]
+    matter = [f"license: {licence.name}"] if re.fullmatch(r"[\w.+-]+", licence.name or "") else []
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", made.target) and not Path(made.target).exists():
+        matter.append(f"base_model: {made.target}")
+    front = "\n".join(["---", *matter, "library_name: transformers", "---"])
+    use = (
+        "Its vocabulary is the target's, so any engine that drafts with a model can use it as one."
+    )
+    if made.covered is not None:
+        use = (
+            "Its tokens have numbers of their own: `vocabulary_map.json` gives the target's number "
+            "of each. Paceline\nreads it; another engine must be able to draft with a model of "
+            f"another vocabulary.\nOf the corpus it was made with, {made.covered:.1%} of the "
+            "tokens are kept."
+        )
+    terms = f"{name} is under {licence.name}" if licence.name else f"The terms are those of {name}"
+    files = f", see {', '.join(licence.files)}" if licence.files else ""
+    return f"""\
+{front}
+
+# A draft for {name}
+
+Made from {name} by Paceline {paceline.__version__}, to draft for it in speculative decoding.
+
+- Layers {", ".join(map(str, made.layers))} (from 0) of {made.layers_of}.
+- {made.tokens:,} tokens of {made.tokens_of:,}.
+- {made.parameters / 1e6:.1f} million parameters of {made.parameters_of / 1e6:.1f} \
+million, in {made.dtype}.
+
+It was not trained after that: what it writes by itself is worth little.
+
+## Use
+
+```
+paceline generate {name} -d {made.directory.name}
+```
+
+{use}
+
+## Licence
+
+{terms}{files}. The weights are {name}'s, so its terms hold for them.
+"""
