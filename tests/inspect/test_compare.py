@@ -157,10 +157,10 @@ def test_a_broken_tokenizer_is_named(text: str, draft: Checkpoint, tmp_path: Pat
     place = target(tmp_path / "target")
     tokenizer(draft.path, ["a", "b"])
     (place / "tokenizer.json").write_text(text)
-    with pytest.raises(DataError, match="is no tokenizer"):
+    with pytest.raises(DataError, match="is not a tokenizer"):
         compare(draft, place)
 
 
 def test_a_draft_is_no_target(draft: Checkpoint) -> None:
-    with pytest.raises(DataError, match="is no target but a draft"):
+    with pytest.raises(DataError, match="is not a target but a draft"):
         compare(draft, draft.path)

@@ -16,10 +16,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from paceline.errors import DataError
-from paceline.inspect import gguf_header
-from paceline.inspect.gguf_header import read_gguf
+from paceline.inspect import gguf as gguf_types
+from paceline.inspect.files import HeaderError, read_header
+from paceline.inspect.gguf import read_gguf
 from paceline.inspect.read import read
-from paceline.inspect.safetensors_header import HeaderError, read_header
 
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -101,7 +101,7 @@ def test_sizes_of_quantised_types_are_ggufs() -> None:
     theirs = {number.value: (number.name, *size) for number, size in gguf.GGML_QUANT_SIZES.items()}
     plain = {"F32", "F16", "F64", "BF16", "I8", "I16", "I32", "I64"}
     for number, (name, block, size) in theirs.items():
-        ours = gguf_header.TYPES[number]
+        ours = gguf_types.TYPES[number]
         assert ours[1:] == (block, size), name
         assert name in plain or ours[0] == name
 
@@ -238,7 +238,7 @@ def test_json_nested_too_deeply_is_named(tmp_path: Path) -> None:
         read(tmp_path)
     head = tmp_path / "head.safetensors"
     head.write_bytes(len(deep).to_bytes(8, "little") + deep.encode())
-    with pytest.raises(DataError, match="no JSON"):
+    with pytest.raises(DataError, match="not JSON"):
         read(head)
 
 

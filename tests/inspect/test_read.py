@@ -222,7 +222,7 @@ def test_a_map_of_a_derived_draft(tmp_path: Path) -> None:
         ({"ids": [0, 1]}, "has 2 entries"),
         ({"ids": [*range(39), 100]}, "leads to id 100"),
         ({"ids": [0, *range(39)]}, "two draft tokens"),
-        ({"kind": "x"}, "is no vocabulary map"),
+        ({"kind": "x"}, "is not a vocabulary map"),
     ):
         (place / "vocabulary_map.json").write_text(json.dumps(document | wrong))
         fatal = read(place).fatal
@@ -297,10 +297,10 @@ class TestNoDraft:
 
     def test_a_config_that_is_none(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text("{")
-        with pytest.raises(DataError, match="is no JSON"):
+        with pytest.raises(DataError, match="is not JSON"):
             read(tmp_path)
         (tmp_path / "config.json").write_text("[]")
-        with pytest.raises(DataError, match="is no JSON object"):
+        with pytest.raises(DataError, match="is not a JSON object"):
             read(tmp_path)
 
     def test_something_else_says_what_was_found(self, tmp_path: Path) -> None:
@@ -318,10 +318,10 @@ class TestNoDraft:
     def test_a_file_of_something_else(self, tmp_path: Path) -> None:
         path = tmp_path / "weights.safetensors"
         save_file({"a": np.zeros(2)}, path)
-        with pytest.raises(DataError, match="no exit head"):
+        with pytest.raises(DataError, match="not an exit head"):
             read(path)
         (tmp_path / "notes.txt").write_text("x")
-        with pytest.raises(DataError, match="is no GGUF file"):
+        with pytest.raises(DataError, match="is not a GGUF file"):
             read(tmp_path / "notes.txt")
 
 

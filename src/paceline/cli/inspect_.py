@@ -6,15 +6,16 @@ import argparse
 import json
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
 from paceline.cli.parser import Parser
+from paceline.cli.settings import add_verb, argument, flag, option
 from paceline.engines.load import resolve
 from paceline.inspect.checkpoint import FORMATS, KINDS, Checkpoint
-from paceline.inspect.compare import Comparison, compare
-from paceline.inspect.loaders import VERSIONS, Loads, loads
+from paceline.inspect.compare import TargetComparison, compare
+from paceline.inspect.loaders import ENGINES, Loads, loads
 from paceline.inspect.read import read
 
 EXAMPLES = """\
@@ -22,55 +23,54 @@ EXAMPLES = """\
   paceline inspect draft.gguf --json"""
 
 WIDTH = 80
-TITLES = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "tensorrt-llm": "TensorRT-LLM",
-    "llama-server": "llama-server",
-    "transformers": "transformers",
-    "paceline": "Paceline",
-}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectSettings:
+    """`paceline inspect`."""
+
+    draft: str = argument("a draft's directory, GGUF file, exit head, or demo name", metavar="DIR")
+    target: str | None = option(
+        "the model it is to draft for: directory, GGUF file or demo name", metavar="DIR_OR_NAME"
+    )
+    json: bool = flag("print one JSON document instead")
 
 
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
+    """Add the verb `inspect`."""
+    parser = add_verb(
+        verbs,
         "inspect",
+        InspectSettings,
+        run,
         examples=EXAMPLES,
-        help="show what a trained draft is, which engines load it, and what is wrong",
         description=(
             "Look at a draft's files: EAGLE-1 to -3, P-EAGLE, Medusa, DFlash, DSpark, MTP\n"
             "layers, speculators directories, draft models, GGUF files, early-exit heads.\n"
             "Only configs, headers, vocabulary maps and small weights are read; nothing in\n"
             "them is run."
         ),
-        epilog="Exit code: 1 if something is wrong that stops every engine, 2 if it is no draft.",
     )
-    parser.add_argument(
-        "draft", metavar="DIR", help="a draft's directory, GGUF file, exit head, or demo name"
+    parser.epilog = (
+        "Exit code: 1 if something is wrong that stops every engine, 2 if it is not a draft."
     )
-    parser.add_argument(
-        "--target",
-        metavar="DIR_OR_NAME",
-        help="the model it is to draft for: directory, GGUF file or demo name",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    checkpoint = read(resolve(args.draft))
+def run(settings: InspectSettings) -> int:
+    """Print what the draft is; the exit code."""
+    checkpoint = read(resolve(settings.draft))
     comparison = None
-    if args.target is not None:
-        comparison = compare(checkpoint, resolve(args.target))
+    if settings.target is not None:
+        comparison = compare(checkpoint, resolve(settings.target))
         checkpoint = comparison.checkpoint
-    if args.json:
+    if settings.json:
         print(json.dumps(_document(checkpoint, comparison), ensure_ascii=False))
     else:
         print("\n".join(_lines(checkpoint, comparison)))
     return 1 if checkpoint.fatal else 0
 
 
-def _document(checkpoint: Checkpoint, comparison: Comparison | None) -> dict[str, Any]:
+def _document(checkpoint: Checkpoint, comparison: TargetComparison | None) -> dict[str, Any]:
     document = asdict(checkpoint) | {"path": str(checkpoint.path)}
     document["loads"] = {
         engine: {version or "any": asdict(answer) for version, answer in answers}
@@ -95,12 +95,12 @@ def _document(checkpoint: Checkpoint, comparison: Comparison | None) -> dict[str
 
 
 def _answers(checkpoint: Checkpoint) -> Iterator[tuple[str, list[tuple[str | None, Loads]]]]:
-    for engine, versions in VERSIONS.items():
-        known: tuple[str | None, ...] = versions or (None,)
+    for engine, table in ENGINES.items():
+        known: tuple[str | None, ...] = table.versions or (None,)
         yield engine, [(version, loads(checkpoint, engine, version)) for version in known]
 
 
-def _lines(checkpoint: Checkpoint, comparison: Comparison | None) -> Iterator[str]:
+def _lines(checkpoint: Checkpoint, comparison: TargetComparison | None) -> Iterator[str]:
     yield f"{checkpoint.path}: {KINDS[checkpoint.kind]}, {FORMATS[checkpoint.format]}"
     yield from _card(_metadata(checkpoint))
     if comparison is not None:
@@ -193,7 +193,7 @@ def _vocabulary(checkpoint: Checkpoint) -> str:
     return text
 
 
-def _beside(comparison: Comparison) -> Iterator[tuple[str, str]]:
+def _beside(comparison: TargetComparison) -> Iterator[tuple[str, str]]:
     target = comparison.target
     sizes = [] if comparison.layers is None else [_many(comparison.layers, "layer")]
     if target.hidden_size is not None:
@@ -224,7 +224,7 @@ def _loading(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
             numbers = (
                 "" if first is None else f" {first}" + (f" to {last}" if last != first else "")
             )
-            yield f"{TITLES[engine]}{numbers}", _answer(alike[-1][1], below)
+            yield f"{ENGINES[engine].title}{numbers}", _answer(alike[-1][1], below)
 
 
 def _unversioned(answer: tuple[str | None, Loads]) -> tuple[Any, ...]:

@@ -6,11 +6,10 @@ Config keys as vLLM 0.32 (`qwen3_dflash.py`, `qwen3_dspark.py`, `eagle3_utils.py
 
 from __future__ import annotations
 
-from paceline.inspect.draft import Draft
-from paceline.inspect.maps import check_offsets
+from paceline.inspect.draft import InspectedDraft, check_offsets
 
 
-def check_block(draft: Draft) -> None:
+def check_block(draft: InspectedDraft) -> None:
     hidden = draft.number("hidden_size")
     vocabulary = draft.number("vocab_size")
     draft_vocabulary = draft.number("draft_vocab_size") or vocabulary
@@ -55,12 +54,12 @@ def check_block(draft: Draft) -> None:
         _check_markov(draft, vocabulary, draft_vocabulary)
 
 
-def _integer(draft: Draft, name: str) -> int | None:
+def _integer(draft: InspectedDraft, name: str) -> int | None:
     value = draft.nested("dflash_config").get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _aux(draft: Draft) -> tuple[int, ...]:
+def _aux(draft: InspectedDraft) -> tuple[int, ...]:
     """The target's layers as the target counts its outputs: layer 1 is its first layer's."""
     listed = draft.numbers(draft.config.get("aux_hidden_state_layer_ids"))
     if listed:
@@ -70,7 +69,7 @@ def _aux(draft: Draft) -> tuple[int, ...]:
     return tuple(number + 1 for number in before)
 
 
-def _proposals(draft: Draft, size: int | None) -> int | None:
+def _proposals(draft: InspectedDraft, size: int | None) -> int | None:
     """A block's first position holds the token that is known, unless it is drafted from too."""
     if size is None:
         return None
@@ -79,7 +78,7 @@ def _proposals(draft: Draft, size: int | None) -> int | None:
     return size if anchored else size - 1
 
 
-def _check_config(draft: Draft, aux: tuple[int, ...], size: int | None) -> None:
+def _check_config(draft: InspectedDraft, aux: tuple[int, ...], size: int | None) -> None:
     mask = draft.number("mask_token_id", "pard_token") or _integer(draft, "mask_token_id")
     if mask is None:
         draft.wrong(
@@ -107,7 +106,7 @@ def _check_config(draft: Draft, aux: tuple[int, ...], size: int | None) -> None:
 
 
 def _check_head(
-    draft: Draft, vocabulary: int | None, draft_vocabulary: int | None, hidden: int | None
+    draft: InspectedDraft, vocabulary: int | None, draft_vocabulary: int | None, hidden: int | None
 ) -> None:
     if "lm_head.weight" in draft.tensors:
         draft.expect(
@@ -124,7 +123,9 @@ def _check_head(
         )
 
 
-def _check_markov(draft: Draft, vocabulary: int | None, draft_vocabulary: int | None) -> None:
+def _check_markov(
+    draft: InspectedDraft, vocabulary: int | None, draft_vocabulary: int | None
+) -> None:
     """The low-rank bias from the token before: [vocabulary, rank] and [draft vocabulary, rank]."""
     rank = draft.number("markov_rank")
     if rank == 0:

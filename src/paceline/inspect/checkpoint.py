@@ -31,7 +31,7 @@ FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong: one sentence of fact, one of cure.
+    """Something wrong: one sentence of fact, one of hint.
 
     fatal    no engine can draft with it as it is, or all would draft wrongly
     stops    engines that can't, where others can

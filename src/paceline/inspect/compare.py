@@ -20,7 +20,7 @@ server logs an error and serves without drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class TargetComparison:
     """What a target says of a draft.
 
     checkpoint         the draft, with what is wrong between the two added to its problems
@@ -40,12 +40,13 @@ class Comparison:
     same_tokens: bool | None
 
 
-def compare(checkpoint: Checkpoint, path: str | Path) -> Comparison:
+def compare(checkpoint: Checkpoint, path: str | Path) -> TargetComparison:
     """Raises DataError where the target can't be read, or is a draft itself."""
     target = read(path)
     if target.kind not in ("model", "mtp"):
         raise DataError(
-            f"{path} is no target but a draft ({target.kind}).", "Name the model that is decoded."
+            f"{path} is not a target but a draft ({target.kind}).",
+            "Name the model that is decoded.",
         )
     layers = _layers(target)
     same = _same_tokens(checkpoint.path, target.path)
@@ -55,7 +56,7 @@ def compare(checkpoint: Checkpoint, path: str | Path) -> Comparison:
         *_aux(checkpoint, layers),
     ]
     problems = sorted((*checkpoint.problems, *found), key=lambda problem: not problem.fatal)
-    return Comparison(
+    return TargetComparison(
         checkpoint=replace(
             checkpoint,
             compared_vocabulary_size=target.vocabulary_size,
@@ -164,5 +165,5 @@ def _tokens(text: bytes, path: Path) -> dict[str, int]:
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         tokens = {}
     if not tokens or not all(type(number) is int for number in tokens.values()):
-        raise DataError(f"{path} is no tokenizer.", "Fetch it again.")
+        raise DataError(f"{path} is not a tokenizer.", "Fetch it again.")
     return tokens

@@ -8,14 +8,13 @@ marked as stopping that one.
 
 from __future__ import annotations
 
-from paceline.inspect.draft import Draft
-from paceline.inspect.maps import check_offsets
+from paceline.inspect.draft import InspectedDraft, check_offsets
 
 DEFAULT_AUX = 3
 """States of the target that engines take for granted where a config says nothing."""
 
 
-def check_eagle(draft: Draft) -> None:
+def check_eagle(draft: InspectedDraft) -> None:
     """EAGLE-1 and -2, whose checkpoints are alike: an embedding and one state are joined."""
     hidden = draft.number("hidden_size")
     layers = draft.check_layers()
@@ -49,7 +48,7 @@ def check_eagle(draft: Draft) -> None:
     }
 
 
-def check_eagle3(draft: Draft) -> None:
+def check_eagle3(draft: InspectedDraft) -> None:
     """EAGLE-3, and P-EAGLE, which drafts all positions in one pass and so needs a state and a token
     for those that have none yet."""
     hidden = draft.number("hidden_size")
@@ -96,7 +95,7 @@ def usual(aux: tuple[int, ...]) -> bool:
     return len(aux) == DEFAULT_AUX and aux == (2, (aux[2] + 3) // 2, aux[2])
 
 
-def _places(draft: Draft, top: tuple[int, ...], nested: tuple[int, ...]) -> None:
+def _places(draft: InspectedDraft, top: tuple[int, ...], nested: tuple[int, ...]) -> None:
     """SGLang looks for the layers' numbers in eagle_config only, llama.cpp's converter and vLLM's
     second model runner beside it only; each takes the usual ones where it finds none."""
     if draft.format != "transformers" or usual(top or nested):
@@ -124,13 +123,13 @@ def _places(draft: Draft, top: tuple[int, ...], nested: tuple[int, ...]) -> None
         )
 
 
-def _where(draft: Draft) -> str:
+def _where(draft: InspectedDraft) -> str:
     nested = draft.format == "speculators"
     return "transformer_layer_config in config.json" if nested else "config.json"
 
 
 def _projection(
-    draft: Draft, hidden: int | None, target_hidden: int | None, count: int, listed: int
+    draft: InspectedDraft, hidden: int | None, target_hidden: int | None, count: int, listed: int
 ) -> int | None:
     """fc.weight [hidden, count · target_hidden]; gives the target's width, as the weights say."""
     draft.need("fc.weight", why=", which joins the target's states")
@@ -169,7 +168,7 @@ def _projection(
     return target_hidden
 
 
-def _layers(draft: Draft, hidden: int | None, count: int) -> None:
+def _layers(draft: InspectedDraft, hidden: int | None, count: int) -> None:
     draft.need("norm.weight", "layers.0.hidden_norm.weight", "layers.0.input_layernorm.weight")
     if hidden is not None:
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -200,7 +199,7 @@ def _layers(draft: Draft, hidden: int | None, count: int) -> None:
 
 
 def _embedding(
-    draft: Draft, vocabulary: int | None, hidden: int, target_hidden: int | None
+    draft: InspectedDraft, vocabulary: int | None, hidden: int, target_hidden: int | None
 ) -> None:
     name = "embed_tokens.weight"
     own = name in draft.tensors
@@ -217,7 +216,9 @@ def _embedding(
         )
 
 
-def _head(draft: Draft, hidden: int | None, vocabulary: int | None, given: int | None) -> None:
+def _head(
+    draft: InspectedDraft, hidden: int | None, vocabulary: int | None, given: int | None
+) -> None:
     name = "lm_head.weight"
     draft_vocabulary = vocabulary if given is None else given
     tied = draft.config.get("tie_word_embeddings") is True
@@ -253,7 +254,7 @@ def _head(draft: Draft, hidden: int | None, vocabulary: int | None, given: int |
         )
 
 
-def _parallel(draft: Draft, target_hidden: int | None, count: int) -> None:
+def _parallel(draft: InspectedDraft, target_hidden: int | None, count: int) -> None:
     draft.need("mask_hidden", why=", the state of positions that have none yet")
     tensor = draft.tensors.get("mask_hidden")
     if tensor is not None and target_hidden is not None and tensor.entries != count * target_hidden:

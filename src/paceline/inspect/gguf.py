@@ -1,27 +1,209 @@
 """Drafts as GGUF files: what llama.cpp's converter made of them.
 
+The layout is that of ggml's `docs/gguf.md`: magic, version, counts, entries of metadata, then name,
+shape, type and offset of each tensor. The `gguf` package reads it too, but takes seconds for the
+arrays of a vocabulary, which nothing here asks for, and comes with an extra.
+
 Keys and tensor names as llama.cpp has them (`gguf-py/gguf/constants.py`, `src/models/eagle3.cpp`,
 `src/models/dflash.cpp`). Other than in safetensors, its d2t holds target ids, not offsets.
 """
 
 from __future__ import annotations
 
+import math
+import struct
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from paceline.errors import DataError
 from paceline.inspect.checkpoint import Checkpoint
-from paceline.inspect.draft import Draft, measures
-from paceline.inspect.files import Files
-from paceline.inspect.gguf_header import GgufHeader, read_gguf
-from paceline.inspect.maps import check_ids
-from paceline.inspect.safetensors_header import HeaderError
+from paceline.inspect.draft import InspectedDraft, check_ids, measures
+from paceline.inspect.files import Files, HeaderError, Tensor
+
+MAGIC = b"GGUF"
+LARGEST = 1 << 20
+"""Metadata entries, tensors, or bytes of a name; more says that the file is broken."""
+
+_SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+_STRING, _ARRAY = 8, 9
+_KEPT_ARRAY = 256
+"""Entries of an array that is kept; longer ones (a vocabulary) are only counted."""
+_DEEPEST = 8
+"""Arrays within arrays that are read; no converter writes any."""
+
+TYPES = {
+    0: ("float32", 1, 4),
+    1: ("float16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 40),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("int8", 1, 1),
+    25: ("int16", 1, 2),
+    26: ("int32", 1, 4),
+    27: ("int64", 1, 8),
+    28: ("float64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("bfloat16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+}
+"""By the format's number: name, entries of a block, its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """What a file says before its weights.
+
+    metadata    by key; of arrays longer than `_KEPT_ARRAY`, their length
+    bytes       the file's length if all of it is there
+    found       its length
+    """
+
+    metadata: dict[str, Any]
+    tensors: dict[str, Tensor]
+    bytes: int
+    found: int
+
+
+def is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def read_gguf(path: Path) -> GgufHeader:
+    """Raises HeaderError for what is not a GGUF file of version 2 or 3 or ends within its header,
+    OSError where it can't be read."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise HeaderError("it does not begin as a GGUF file")
+        (version,) = _unpack(file, "I")
+        if version not in (2, 3):
+            raise HeaderError(f"it is GGUF version {version}, and versions 2 and 3 are read")
+        count, entries = _unpack(file, "QQ")
+        if max(count, entries) > LARGEST:
+            raise HeaderError(f"it counts {count:,} tensors and {entries:,} entries of metadata")
+        metadata = {}
+        for _ in range(entries):
+            key = _string(file)
+            metadata[key] = _value(file, _unpack(file, "I")[0])
+        infos = [_info(file) for _ in range(count)]
+        start = _aligned(file.tell(), metadata.get("general.alignment", 32))
+    tensors = {}
+    for name, shape, number, offset in infos:
+        if number not in TYPES:
+            raise HeaderError(f"{name} is of type {number}, which is not known")
+        dtype, block, size = TYPES[number]
+        length = math.prod(shape) // block * size
+        tensors[name] = Tensor(name, dtype, shape, path, start + offset, length)
+    end = max((tensor.begin + tensor.bytes for tensor in tensors.values()), default=start)
+    return GgufHeader(metadata, tensors, end, path.stat().st_size)
+
+
+def _aligned(place: int, alignment: Any) -> int:
+    step = alignment if isinstance(alignment, int) and alignment > 0 else 32
+    return -(-place // step) * step
+
+
+def _info(file: BinaryIO) -> tuple[str, tuple[int, ...], int, int]:
+    name = _string(file)
+    (dimensions,) = _unpack(file, "I")
+    if dimensions > 8:
+        raise HeaderError(f"{name} has {dimensions} dimensions")
+    shape = _unpack(file, f"{dimensions}Q")
+    number, offset = _unpack(file, "IQ")
+    return name, tuple(reversed(shape)), number, offset
+
+
+def _value(file: BinaryIO, number: int, depth: int = 0) -> Any:
+    if number == _STRING:
+        return _string(file)
+    if number == _ARRAY:
+        return _array(file, depth + 1)
+    if number not in _SCALARS:
+        raise HeaderError(f"its metadata has a value of type {number}, which is not known")
+    return _unpack(file, _SCALARS[number])[0]
+
+
+def _array(file: BinaryIO, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise HeaderError(f"its metadata has arrays nested more than {_DEEPEST} deep")
+    number, count = _unpack(file, "IQ")
+    if count <= _KEPT_ARRAY:
+        return [_value(file, number, depth) for _ in range(count)]
+    if number in _SCALARS:
+        _skip(file, count * struct.calcsize(_SCALARS[number]))
+    elif number == _STRING:
+        for _ in range(count):
+            _skip(file, _unpack(file, "Q")[0])
+    else:
+        raise HeaderError(f"its metadata has an array of type {number}, which is not known")
+    return count
+
+
+def _skip(file: BinaryIO, length: int) -> None:
+    """Past the end, the next read finds nothing and says so."""
+    if length > 1 << 60:
+        raise HeaderError(f"its metadata has an entry of {length:,} bytes")
+    file.seek(length, 1)
+
+
+def _string(file: BinaryIO) -> str:
+    (length,) = _unpack(file, "Q")
+    if length > LARGEST:
+        raise HeaderError(f"its metadata has a text of {length:,} bytes")
+    return _read(file, length).decode("utf-8", errors="replace")
+
+
+def _unpack(file: BinaryIO, form: str) -> tuple[Any, ...]:
+    return struct.unpack(f"<{form}", _read(file, struct.calcsize(f"<{form}")))
+
+
+def _read(file: BinaryIO, length: int) -> bytes:
+    data = file.read(length)
+    if len(data) < length:
+        raise HeaderError("it ends within its header")
+    return data
+
 
 EAGLE3_LAYERS = 3
 """States of the target that llama.cpp's EAGLE-3 takes, no more and no fewer."""
 
 
 def read_draft(path: Path) -> Checkpoint:
-    """Raises DataError for a file that is no GGUF."""
+    """Raises DataError for a file that is not a GGUF."""
     try:
         header = read_gguf(path)
     except HeaderError as error:
@@ -35,7 +217,7 @@ def read_draft(path: Path) -> Checkpoint:
     name = str(header.metadata.get("general.architecture") or "")
     if not name:
         raise DataError(f"{path} names no architecture.", "Convert it again.")
-    draft = Draft(files, _kind(name, header), "gguf", header.metadata, header.tensors)
+    draft = InspectedDraft(files, _kind(name, header), "gguf", header.metadata, header.tensors)
     _describe(draft, header, name)
     if draft.kind == "eagle3":
         _check_eagle3(draft, name)
@@ -73,7 +255,7 @@ def _tokens(header: GgufHeader) -> int | None:
     return len(found) if isinstance(found, list) else _number(header, "tokenizer.ggml.tokens")
 
 
-def _describe(draft: Draft, header: GgufHeader, name: str) -> None:
+def _describe(draft: InspectedDraft, header: GgufHeader, name: str) -> None:
     vocabulary = _tokens(header) or _number(header, f"{name}.vocab_size")
     head = header.tensors.get("output.weight")
     hidden = _number(header, f"{name}.embedding_length")
@@ -103,7 +285,7 @@ def _proposals(header: GgufHeader, name: str) -> int | None:
     return size if header.metadata.get(f"{name}.sample_from_anchor") is True else size - 1
 
 
-def _check_eagle3(draft: Draft, name: str) -> None:
+def _check_eagle3(draft: InspectedDraft, name: str) -> None:
     aux = draft.found["aux_layers"]
     if len(aux) != EAGLE3_LAYERS:
         draft.wrong(
@@ -122,7 +304,7 @@ def _check_eagle3(draft: Draft, name: str) -> None:
         )
 
 
-def _check_map(draft: Draft) -> None:
+def _check_map(draft: InspectedDraft) -> None:
     if "d2t" in draft.tensors:
         check_ids(
             draft,

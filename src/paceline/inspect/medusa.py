@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from paceline.inspect.draft import Draft
-from paceline.inspect.maps import check_ids
+from paceline.inspect.draft import InspectedDraft, check_ids
 
 _BLOCK = re.compile(r"blocks\.(\d{1,4})\.layers\.(\d{1,4})\.(weight|bias)")
 _HEAD = re.compile(r"lm_heads?\.(\d{1,4})\.weight")
@@ -26,7 +25,7 @@ def renamed(name: str) -> str:
     return f"lm_heads.{found[1]}.weight"
 
 
-def check_medusa(draft: Draft) -> None:
+def check_medusa(draft: InspectedDraft) -> None:
     draft.tensors = {renamed(name): tensor for name, tensor in draft.tensors.items()}
     vocabulary = _rows(draft, draft.number("vocab_size"))
     truncated = draft.number("truncated_vocab_size")
@@ -49,7 +48,7 @@ def check_medusa(draft: Draft) -> None:
     }
 
 
-def _check_count(draft: Draft) -> int | None:
+def _check_count(draft: InspectedDraft) -> int | None:
     """Heads that it has. vLLM makes as many as it is asked for tokens, whatever a config says."""
     said = draft.number("num_heads", "medusa_num_heads")
     present = {int(match[1]) for name in draft.tensors if (match := _BLOCK.fullmatch(name))}
@@ -66,7 +65,7 @@ def _check_count(draft: Draft) -> int | None:
     return found
 
 
-def _check_layers(draft: Draft, heads: int, layers: int) -> None:
+def _check_layers(draft: InspectedDraft, heads: int, layers: int) -> None:
     draft.need(
         *(
             f"blocks.{head}.layers.{layer}.weight"
@@ -84,7 +83,7 @@ def _check_layers(draft: Draft, heads: int, layers: int) -> None:
         )
 
 
-def _check_heads(draft: Draft, heads: int, rows: int | None, hidden: int | None) -> None:
+def _check_heads(draft: InspectedDraft, heads: int, rows: int | None, hidden: int | None) -> None:
     numbers = {int(m[1]) for name in draft.tensors if (m := _HEAD.fullmatch(name))}
     if not draft.readable:
         return
@@ -108,7 +107,7 @@ def _check_heads(draft: Draft, heads: int, rows: int | None, hidden: int | None)
         )
 
 
-def _width(draft: Draft, hidden: int | None) -> int | None:
+def _width(draft: InspectedDraft, hidden: int | None) -> int | None:
     tensor = draft.tensors.get("blocks.0.layers.0.weight")
     if tensor is None or len(tensor.shape) != 2:
         return hidden
@@ -124,7 +123,7 @@ def _width(draft: Draft, hidden: int | None) -> int | None:
     return hidden
 
 
-def _check_bias(draft: Draft) -> None:
+def _check_bias(draft: InspectedDraft) -> None:
     biased = any(name.endswith(".bias") for name in draft.tensors)
     if biased and draft.config.get("medusa_fc_bias") is not True:
         draft.wrong(
@@ -134,14 +133,14 @@ def _check_bias(draft: Draft) -> None:
         )
 
 
-def _rows(draft: Draft, vocabulary: int | None) -> int | None:
+def _rows(draft: InspectedDraft, vocabulary: int | None) -> int | None:
     tensor = draft.tensors.get("lm_heads.0.weight")
     if tensor is None or vocabulary is not None or len(tensor.shape) != 2:
         return vocabulary
     return tensor.shape[0]
 
 
-def _check_map(draft: Draft, vocabulary: int | None, truncated: int | None) -> None:
+def _check_map(draft: InspectedDraft, vocabulary: int | None, truncated: int | None) -> None:
     if "token_map" in draft.tensors:
         check_ids(
             draft,

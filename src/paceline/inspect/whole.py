@@ -1,4 +1,4 @@
-"""Models that could decode by themselves: plain draft models, and targets with MTP layers."""
+"""Models that could decode by themselves: draft models, and targets with MTP layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from paceline.inspect.checkpoint import VocabularyMap
-from paceline.inspect.draft import Draft
+from paceline.inspect.draft import InspectedDraft
 
 MAP_FILE, MAP_KIND = "vocabulary_map.json", "paceline vocabulary map"
 """What `paceline derive` writes beside a draft whose vocabulary it cut."""
@@ -21,7 +21,7 @@ PREDICTED = (
 )
 
 
-def check_model(draft: Draft) -> None:
+def check_model(draft: InspectedDraft) -> None:
     """A language model of its own. Names of other families than Llama's differ, so that what isn't
     found under a known name isn't called missing."""
     hidden = draft.number("hidden_size", "n_embd", "d_model")
@@ -50,7 +50,7 @@ def check_model(draft: Draft) -> None:
         )
 
 
-def check_mtp(draft: Draft) -> None:
+def check_mtp(draft: InspectedDraft) -> None:
     """Layers that predict further tokens, within a target's checkpoint or by themselves."""
     count = draft.number(*PREDICTED)
     draft.found |= {
@@ -85,13 +85,13 @@ def is_mtp(name: str) -> bool:
     )
 
 
-def _layers(draft: Draft) -> int | None:
+def _layers(draft: InspectedDraft) -> int | None:
     if draft.layer_numbers():
         return draft.check_layers()
     return draft.number("num_hidden_layers", "n_layer")
 
 
-def _head(draft: Draft) -> str:
+def _head(draft: InspectedDraft) -> str:
     if "lm_head.weight" in draft.tensors:
         return "own"
     # transformers ties unless a config says otherwise.
@@ -100,7 +100,7 @@ def _head(draft: Draft) -> str:
     return "none"
 
 
-def _read_map(draft: Draft) -> None:
+def _read_map(draft: InspectedDraft) -> None:
     path = draft.files.path / MAP_FILE
     if not path.is_file():
         return
@@ -112,7 +112,7 @@ def _read_map(draft: Draft) -> None:
     ids = document.get("ids") if isinstance(document, Mapping) else None
     whole = isinstance(ids, list) and all(type(one) is int for one in ids)
     if not whole or not ids or document.get("kind") != MAP_KIND:
-        draft.wrong(f"{MAP_FILE} is no vocabulary map.", "Derive the draft again.")
+        draft.wrong(f"{MAP_FILE} is not a vocabulary map.", "Derive the draft again.")
         return
     known = [one for one in ids if one >= 0]
     vocabulary = draft.number("vocab_size")
