@@ -1,4 +1,4 @@
-"""`paceline plan` as a user meets it."""
+"""`paceline break-even` as a user meets it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SHIPPED = "llama-3.1-8b-h100-vllm"
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run `paceline plan`; gives its exit code, stdout and stderr."""
+    """Run `paceline break-even`; gives its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
 
     def command(*arguments: str) -> tuple[int, str, str]:
         try:
-            code = main(["plan", *arguments])
+            code = main(["break-even", *arguments])
         except SystemExit as exit_:
             code = int(exit_.code or 0)
         captured = capsys.readouterr()
@@ -87,13 +87,13 @@ def test_a_loaded_pair_is_measured_once(run) -> None:
         (("toy:3", "--costs", SHIPPED), "Both TARGET (toy:3) and --costs"),
         (("--costs", SHIPPED, "--acceptance", "1.5"), "The acceptance is 1.5."),
         (("toy:3", "--acceptance", "-0.5"), "The acceptance is -0.5."),
-        (("toy:3", "--acceptance", "high"), "'high' is no list of numbers"),
+        (("toy:3", "--acceptance", "high"), "'high' is not a list of numbers"),
         (("--costs", "llama-3.1-8b-h100"), f"Did you mean '{SHIPPED}'?"),
         (("--costs", SHIPPED, "-d", "eagle"), "Did you mean 'eagle3'?"),
         (("--costs", "broken.json"), "is not JSON"),
         (("--costs", "negative.json"), "must be above 0"),
         (("--costs", "narrow.json"), "one row only"),
-        (("toy:3", "-d", "none"), "There is no draft to plan for."),
+        (("toy:3", "-d", "none"), "There is no draft to decide on."),
         (("toy:3", "--plot", "plan.gif"), "ends in '.gif'"),
     ],
 )
@@ -150,5 +150,5 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(ru
     code, out, err = run("toy:3", "--plot", "nowhere/plan.svg")
     assert (code, out) == (2, "")
     assert err == (
-        "paceline plan: nowhere/plan.svg can't be written. Choose another file with --plot.\n"
+        "paceline break-even: nowhere/plan.svg can't be written. Choose another file with --plot.\n"
     )

@@ -1,4 +1,4 @@
-"""`paceline plan -o` and `--from` as a user meets them."""
+"""`paceline plan FILE` as a user meets it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def replay(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_bench_becomes_a_plan_and_a_card(run, bench) -> None:
     name = "toy:4 -n 2"
-    code, out, err = run("plan", "--from", bench, "--configuration", name, "-o", "plan.json")
+    code, out, err = run("plan", bench, "--configuration", name, "-o", "plan.json")
     assert (code, err) == (0, "The plan is in plan.json.\n")
     assert out.startswith("Run toy:3 with the draft toy:4, at most 2 tokens a round.\n")
     assert all(len(line) <= 80 for line in out.splitlines())
@@ -58,13 +58,13 @@ def test_a_bench_becomes_a_plan_and_a_card(run, bench) -> None:
     assert plan.measured.file == "bench.jsonl"
     assert f"{plan.expected.tokens_per_round:.2f} tokens per round" in out
     assert all(note.split()[0] in out for note in plan.notes)
-    code, printed, _ = run("plan", "--from", bench, "--configuration", name, "--json")
+    code, printed, _ = run("plan", bench, "--configuration", name, "--json")
     assert json.loads(printed) == json.loads(Path("plan.json").read_text(encoding="utf-8"))
 
 
 def test_without_a_configuration_a_toy_that_gains_nothing_is_baseline(run, bench) -> None:
     """Its passes cost next to nothing, so that whatever a draft does is lost or in doubt."""
-    code, out, _ = run("plan", "--from", bench, "-o", "plan.json")
+    code, out, _ = run("plan", bench, "-o", "plan.json")
     plan = read_plan(Path("plan.json"))
     assert code == 0
     if plan.draft is None:
@@ -80,17 +80,17 @@ def test_a_bench_that_was_killed_is_planned_from_as_far_as_it_is_whole(run, benc
     text = Path(bench).read_text(encoding="utf-8")
     whole = text.splitlines(keepends=True)
     Path("cut.jsonl").write_text("".join(whole[:8]) + whole[8][:50], encoding="utf-8")
-    code, out, _ = run("plan", "--from", "cut.jsonl", "--configuration", "lookup -n 2")
+    code, out, _ = run("plan", "cut.jsonl", "--configuration", "lookup -n 2")
     assert code == 0
     assert "The bench is not finished: left out are 2 of 4 prompts." in " ".join(out.split())
     Path("cut.jsonl").write_text(whole[0] + whole[1], encoding="utf-8")
-    code, out, err = run("plan", "--from", "cut.jsonl")
+    code, out, err = run("plan", "cut.jsonl")
     assert (code, out) == (2, "")
     assert "No prompt of the bench is finished in all configurations." in err
 
 
 def test_a_replay_becomes_a_plan_with_a_schedule(run, replay) -> None:
-    code, out, _ = run("plan", "--from", replay, "-o", "plan.json")
+    code, out, _ = run("plan", replay, "-o", "plan.json")
     assert code == 0
     plan = read_plan(Path("plan.json"))
     assert plan.draft is not None
@@ -101,19 +101,19 @@ def test_a_replay_becomes_a_plan_with_a_schedule(run, replay) -> None:
     assert plan.target.vocabulary_size
     pretty = json.dumps(json.loads(Path(replay).read_text(encoding="utf-8")), indent=1)
     Path("pretty.json").write_text(pretty, encoding="utf-8")
-    assert run("plan", "--from", "pretty.json")[1].replace("pretty", "replay") == out
-    code, out, _ = run("plan", "--from", replay, "--configuration", "measured")
+    assert run("plan", "pretty.json")[1].replace("pretty", "replay") == out
+    code, out, _ = run("plan", replay, "--configuration", "measured")
     assert "as many tokens a round as Paceline's policy chooses" in " ".join(out.split())
 
 
 def test_costs_and_one_acceptance_become_a_plan(run) -> None:
     given = ("--costs", SHIPPED, "-d", "eagle3")
-    code, out, err = run("plan", *given, "--acceptance", "0.7", "-o", "plan.json")
+    code, out, err = run("break-even", *given, "--acceptance", "0.7", "-o", "plan.json")
     assert (code, err) == (0, "The plan is in plan.json.\n")
     assert out.startswith("Run Llama-3.1-8B-Instruct with the draft eagle3, at most ")
     plan = read_plan(Path("plan.json"))
     assert (plan.measured.source, plan.measured.file) == ("costs", SHIPPED)
-    code, out, err = run("plan", *given, "-o", "other.json")
+    code, out, err = run("break-even", *given, "-o", "other.json")
     assert (code, out) == (2, "")
     assert "hangs on how often it is accepted, and none is given. Assume one with" in err
     assert not Path("other.json").exists()
@@ -121,7 +121,7 @@ def test_costs_and_one_acceptance_become_a_plan(run) -> None:
 
 def test_a_loaded_pair_becomes_a_plan_with_its_vocabulary(run) -> None:
     given = ("toy:3", "-d", "toy:4", "--acceptance", "1.0", "-o", "plan.json", "--json")
-    code, out, _ = run("plan", *given)
+    code, out, _ = run("break-even", *given)
     assert code == 0
     plan = read_plan(Path("plan.json"))
     assert json.loads(out) == json.loads(Path("plan.json").read_text(encoding="utf-8"))
@@ -131,20 +131,20 @@ def test_a_loaded_pair_becomes_a_plan_with_its_vocabulary(run) -> None:
 
 def test_a_plan_goes_over_a_plan_and_over_nothing_else(run, bench) -> None:
     for _ in range(2):
-        assert run("plan", "--from", bench, "-o", "plan.json")[0] == 0
+        assert run("plan", bench, "-o", "plan.json")[0] == 0
     whole = Path("plan.json").read_text(encoding="utf-8")
     for damaged in (whole.replace('"version": 1', '"version": 9'), whole[: len(whole) // 2]):
         Path("plan.json").write_text(damaged, encoding="utf-8")
-        assert run("plan", "--from", bench, "-o", "plan.json")[0] == 0
+        assert run("plan", bench, "-o", "plan.json")[0] == 0
         assert Path("plan.json").read_text(encoding="utf-8") == whole
     before = Path(bench).read_bytes()
     for other in (bench, "notes.txt"):
         Path("notes.txt").write_text("mine", encoding="utf-8")
-        code, out, err = run("plan", "--from", bench, "-o", other)
+        code, out, err = run("plan", bench, "-o", other)
         assert (code, out) == (2, "")
         assert err == (
-            f"paceline plan: {other} is there already, and is no plan. Choose another file with "
-            "-o.\n"
+            f"paceline plan: {other} is there already, and is not a plan. Choose another file "
+            "with -o.\n"
         )
     assert Path(bench).read_bytes() == before
 
@@ -152,13 +152,7 @@ def test_a_plan_goes_over_a_plan_and_over_nothing_else(run, bench) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("toy:3",), "Both TARGET (toy:3) and --from (bench.jsonl) are given."),
-        (("-d", "lookup"), "Both --draft and --from"),
-        (("--acceptance", "0.7"), "Both --acceptance and --from"),
-        (("--costs", SHIPPED), "Both --costs and --from"),
-        (("--plot", "plan.svg"), "Both --plot and --from"),
-        (("--threads", "2"), "Both --threads and --from"),
-        (("--draft-context", "64"), "Both --draft-context and --from"),
+        (("-d", "lookup"), "Unrecognized arguments: -d lookup."),
         (
             ("--max-draft-tokens", "3"),
             "--max-draft-tokens is given, and bench.jsonl is a bench, which says what",
@@ -170,7 +164,7 @@ def test_a_plan_goes_over_a_plan_and_over_nothing_else(run, bench) -> None:
     ],
 )
 def test_options_that_do_not_fit_are_refused_by_name(run, bench, given, said) -> None:
-    code, out, err = run("plan", "--from", bench, *given)
+    code, out, err = run("plan", bench, *given)
     assert (code, out) == (2, "")
     assert said in err
     assert len(err.splitlines()) == 1
@@ -212,30 +206,20 @@ def live(tmp_path: Path) -> str:
     ],
 )
 def test_what_drafts_on_a_server_has_to_be_said(run, live, given, said) -> None:
-    code, out, err = run("plan", "--from", live, *given)
+    code, out, err = run("plan", live, *given)
     assert (code, out) == (2, "")
     assert said in err
 
 
-@pytest.mark.parametrize(
-    "option", ["--configuration", "--draft-model", "--max-draft-tokens", "--draft-kind"]
-)
-def test_what_is_said_of_evidence_wants_evidence(run, option: str) -> None:
-    value = {"--max-draft-tokens": "3", "--draft-kind": "ngram"}.get(option, "x")
-    code, out, err = run("plan", "--costs", SHIPPED, option, value)
-    assert (code, out) == (2, "")
-    assert f"{option} is given without --from." in err
-
-
 def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
-    assert run("plan", "--from", bench, "-o", "plan.json")[0] == 0
+    assert run("plan", bench, "-o", "plan.json")[0] == 0
     given = ("-n", "2", "--prompts", "prompts.jsonl", "--raw", "--max-tokens", "4")
     summary = run("bench", "toy:3", *given, "--json")[1]
     files = {
         "plan.json": ("is a 'paceline plan', and no plan can", "It is a plan already."),
-        "costs.json": ("is a 'paceline costs'", "Plan from costs with --costs FILE."),
+        "costs.json": ("is a 'paceline costs'", "Take `paceline break-even --costs FILE`."),
         "summary.json": ("is a 'paceline bench summary'", "It lacks the rounds"),
-        "break.json": ("is a 'paceline break-even'", "Plan from the costs themselves"),
+        "break.json": ("is a 'paceline break-even'", "It is arithmetic already"),
         "rounds.jsonl": ("is a 'paceline rounds'", "Give the bench that it was recorded"),
         "other.json": ("is no file of Paceline's", "Give a file of `paceline bench -o`"),
         "list.json": ("is no file of Paceline's", "Give a file of"),
@@ -248,7 +232,9 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
         "absent.json": ("can't be read: No such file", "Give a file of"),
     }
     Path("summary.json").write_text(summary, encoding="utf-8")
-    Path("break.json").write_text(run("plan", "--costs", SHIPPED, "--json")[1], encoding="utf-8")
+    Path("break.json").write_text(
+        run("break-even", "--costs", SHIPPED, "--json")[1], encoding="utf-8"
+    )
     Path("rounds.jsonl").write_text('{"kind": "paceline rounds"}\n{}\n', encoding="utf-8")
     Path("other.json").write_text('{"kind": 5}', encoding="utf-8")
     Path("list.json").write_text("[1, 2]", encoding="utf-8")
@@ -260,7 +246,7 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
     Path("nan.json").write_text('{"kind": "paceline replay", "temperature": NaN}', encoding="utf-8")
     Path("bytes.bin").write_bytes(b"\xff\xfe\x00\x01")
     for name, (fact, hint) in files.items():
-        code, out, err = run("plan", "--from", name)
+        code, out, err = run("plan", name)
         assert (code, out) == (2, ""), name
         assert err.startswith(f"paceline plan: {name} ")
         assert fact in err
@@ -272,7 +258,7 @@ def test_a_bench_of_another_version_is_refused(run, bench) -> None:
     header, *rest = Path(bench).read_text(encoding="utf-8").splitlines()
     changed = json.dumps(json.loads(header) | {"version": 1})
     Path(bench).write_text("\n".join([changed, *rest, ""]), encoding="utf-8")
-    code, _, err = run("plan", "--from", bench)
+    code, _, err = run("plan", bench)
     assert code == 2
     assert "bench.jsonl has version 1 of the format, not 2." in err
 
@@ -285,7 +271,7 @@ def test_a_real_bench_becomes_a_plan(run, smollm2_path: Path, tmp_path: Path) ->
     arguments = ("--prompts", "prompts.jsonl", "--raw", "--max-tokens", "16", "-o", "bench.jsonl")
     assert run("bench", str(smollm2_path), "-n", "3", *arguments, "--context", "512")[0] == 0
     name = ("--configuration", "lookup -n 3")
-    code, out, _ = run("plan", "--from", "bench.jsonl", *name, "-o", "plan.json")
+    code, out, _ = run("plan", "bench.jsonl", *name, "-o", "plan.json")
     assert code == 0
     plan = read_plan(Path("plan.json"))
     assert plan.target.path == str(smollm2_path.absolute())

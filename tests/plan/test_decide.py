@@ -192,7 +192,7 @@ def test_the_fastest_that_pays_is_chosen_and_its_worst_category_named() -> None:
     assert plan.expected.gain.low is not None
     assert plan.expected.gain.low > 1
     assert plan.expected.gain_by_category["code"].value == pytest.approx(0.9)
-    assert plan.notes[0].startswith("Worst in code: 0.90 speedup (95 % interval ")
+    assert plan.notes[0].startswith("Worst in code: speedup 0.90 (95 % interval ")
     assert "It holds for one sequence at a time" in plan.notes[-1]
 
 
@@ -223,7 +223,7 @@ def test_one_prompt_is_no_evidence() -> None:
     assert plan.draft is None
     assert plan.notes[0] == (
         "Plain decoding, because one prompt is no evidence: the best to choose from, lookup -n 3, "
-        "came to 4.00 speedup (one prompt: no interval)."
+        "came to speedup 4.00 (one prompt: no interval)."
     )
 
 
@@ -242,7 +242,7 @@ def test_a_lossy_verifier_is_chosen_by_name_only() -> None:
     plan = checked(decide(result))
     assert (plan.measured.configuration, plan.measured.exact) == ("lookup -n 3", True)
     assert (
-        "Not chosen: lossy -n 3, 2.00 speedup (95 % interval 2.00 to 2.00): it is lossy and "
+        "Not chosen: lossy -n 3, speedup 2.00 (95 % interval 2.00 to 2.00): it is lossy and "
         "gives up some of the distribution."
     ) in plan.notes
     named = checked(decide(result, configuration="lossy -n 3"))
@@ -441,7 +441,9 @@ def test_what_was_named_is_taken_though_it_does_not_pay() -> None:
     plan = checked(decide(result, configuration="lookup -n 3"))
     assert plan.draft is not None
     assert plan.max_draft_tokens == 3
-    assert plan.notes[0].startswith("lookup -n 3 was asked for, though it isn't known to pay: 0.8")
+    assert plan.notes[0].startswith(
+        "lookup -n 3 was asked for, though it isn't known to pay: speedup 0.8"
+    )
     assert checked(decide(result, configuration="baseline")).notes[0] == (
         "Plain decoding was asked for."
     )

@@ -123,7 +123,7 @@ def test_the_best_fixed_limit_with_what_its_rounds_came_to() -> None:
     assert plan.measured.machine == {"costs": "costs.json"}
     assert (plan.measured.source, plan.measured.configuration) == ("replay", "lookup:3")
     assert plan.notes[0] == "Times are predicted from costs, none was measured."
-    assert any(said.startswith("Worst in song: 1.26") for said in plan.notes)
+    assert any(said.startswith("Worst in song: speedup 1.26") for said in plan.notes)
     assert "The costs are of t." in plan.notes
     assert not any("own policy" in said for said in plan.notes)
 
@@ -184,7 +184,7 @@ def test_a_better_one_in_doubt_hides_none_that_pays() -> None:
     plan = checked(decide_replay(found))
     assert plan.measured.configuration == "lookup:3"
     assert plan.notes[1] == (
-        "Not chosen: lookup:7, 1.50 speedup (95 % interval 0.95 to 2.40): its interval reaches 1."
+        "Not chosen: lookup:7, speedup 1.50 (95 % interval 0.95 to 2.40): its interval reaches 1."
     )
     assert plan.schedule == (
         Step(from_batch=1, to_batch=1, max_draft_tokens=3),
@@ -229,8 +229,8 @@ def test_our_policy_is_named_where_it_is_better_and_taken_where_it_is_asked_for(
     plan = checked(decide_replay(found))
     assert plan.measured.configuration == "lookup:3"
     assert (
-        "Paceline's own policy, with all drafts of the replay, is predicted 1.60 speedup; name "
-        "it with --configuration measured."
+        "Paceline's own policy, with all drafts of the replay, has the predicted speedup 1.60; "
+        "name it with --configuration measured."
     ) in plan.notes
     named = checked(decide_replay(found, configuration="measured"))
     assert named.draft is not None
@@ -248,7 +248,9 @@ def test_a_named_one_keeps_its_limit_and_is_said_not_to_pay() -> None:
     found = document({1: {"lookup:1": 1.3, "lookup:3": 0.9}, 4: {"lookup:1": 1.2, "lookup:3": 0.8}})
     plan = checked(decide_replay(found, configuration="lookup:3"))
     assert (plan.max_draft_tokens, plan.schedule) == (3, ())
-    assert plan.notes[1].startswith("lookup:3 was asked for, though it isn't known to pay: 0.90")
+    assert plan.notes[1].startswith(
+        "lookup:3 was asked for, though it isn't known to pay: speedup 0.90"
+    )
     with pytest.raises(SettingError, match="Did you mean 'lookup:3'"):
         decide_replay(found, configuration="lookup:4")
 

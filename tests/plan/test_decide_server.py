@@ -135,13 +135,13 @@ def test_what_pays_with_what_the_server_counted() -> None:
     assert plan.measured.machine["client"] == {"cpu": "A CPU", "cores": 8}
     assert plan.measured.sampling == {"temperature": 0.0, "min_p": 0.05}
     assert plan.measured.when == "2026-03-01T12:00:00+00:00"
-    assert plan.notes[0].startswith("Worst in chat: 1.2")
+    assert plan.notes[0].startswith("Worst in chat: speedup 1.2")
     assert "What drafted is as the user described it: servers don't tell." in plan.notes
     assert any(said.startswith("It holds for one sequence") for said in plan.notes)
     whole = result.whole_ratio(1)
     assert whole is not None
     assert any(
-        said.startswith(f"Whole answers, prompts and waits included: {whole.value:.2f} times")
+        said.startswith(f"Whole answers, prompts and waits included: speedup {whole.value:.2f}")
         for said in plan.notes
     )
     assert not any("Texts were equal" in said for said in plan.notes)
@@ -174,7 +174,7 @@ def test_numbers_of_clients_make_the_schedule() -> None:
         Step(from_batch=9, to_batch=None, max_draft_tokens=0),
     )
     assert plan.measured.batch == 1
-    assert plan.notes[0].startswith("With 32 clients at once it isn't known to pay: 0.8")
+    assert plan.notes[0].startswith("With 32 clients at once it isn't known to pay: speedup 0.8")
     everywhere = checked(decide_endpoint(live({1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
     assert everywhere.schedule == (
         Step(from_batch=1, to_batch=8, max_draft_tokens=4),

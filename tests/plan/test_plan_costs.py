@@ -87,8 +87,8 @@ def test_given_acceptances_decide() -> None:
     assert sentence(low).startswith("Decode plainly; lookup doesn't pay at acceptance 0.1: ")
     high = make_plan(TARGET, sources, [0.9, 0.1])
     # Free: 3.439 tokens in 1.35 passes; with the model: in 1.65.
-    assert "3 tokens at acceptance 0.9 (2.55 speedup), none at 0.1" in sentence(high)
-    assert "3 tokens at acceptance 0.9 (2.08 speedup), none at 0.1" in sentence(high)
+    assert "3 tokens at acceptance 0.9 (speedup 2.55), none at 0.1" in sentence(high)
+    assert "3 tokens at acceptance 0.9 (speedup 2.08), none at 0.1" in sentence(high)
 
 
 def test_lines_and_document_tell_the_same() -> None:

@@ -55,7 +55,7 @@ def test_what_to_run_comes_first_and_nothing_is_left_out() -> None:
         "batch     1: at most 1 token",
         "          2 to 4: at most 1 token",
         "          5 and more: no draft",
-        "expected  1.50 speedup (95 % interval 1.20 to 1.80), measured",
+        "expected  speedup 1.50 (95 % interval 1.20 to 1.80), measured",
         "          1.90 tokens per round; 2.10 per drafted round; drafting pays from",
         "            1.40 tokens per drafted round",
         "          90% of drafted tokens accepted",

@@ -183,10 +183,10 @@ def test_what_a_few_prompts_can_t_tell_apart_is_ranked_by_its_promise() -> None:
 @pytest.mark.parametrize(
     ("ratio", "rounds", "said"),
     [
-        (Ratio(1.3, 1.1, 1.5), 0.9, "It pays: 1.30 speedup"),
-        (Ratio(1.3, 0.9, 1.5), 0.9, "No setting clearly pays here: 1.30"),
+        (Ratio(1.3, 1.1, 1.5), 0.9, "It pays: speedup 1.30"),
+        (Ratio(1.3, 0.9, 1.5), 0.9, "No setting clearly pays here: speedup 1.30"),
         (Ratio(1.0, 0.99, 1.01), 0.01, "the policy let it draft in 1% of the rounds"),
-        (Ratio(1.2, None, None), 0.5, "It pays: 1.20"),
+        (Ratio(1.2, None, None), 0.5, "It pays: speedup 1.20"),
         (None, None, "an estimate"),
     ],
 )

@@ -1,5 +1,4 @@
-"""`paceline plan`: does drafting pay here, with what and how far? From costs alone, or from what
-was measured (`plan_from`)."""
+"""`paceline break-even`: can a draft pay here, from which acceptance on, how far?"""
 
 from __future__ import annotations
 
@@ -15,9 +14,10 @@ from typing import Any
 from paceline import plugins
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.profile.measured_policy import gather_costs, sources
-from paceline.cli import options
-from paceline.cli import plan as plan_from
+from paceline.cli.options import DRAFT_HELP, DraftOptions, TargetOptions, say
 from paceline.cli.parser import Parser
+from paceline.cli.plan import OUT_HELP, give, plan_path
+from paceline.cli.settings import add_verb, flag, group, option
 from paceline.errors import SettingError, unknown_name
 from paceline.plan.break_even import Plan, make_plan
 from paceline.plan.break_even_text import as_document, lines, sentence
@@ -29,80 +29,76 @@ from paceline.policy.costs import Costs, read_costs, shipped_costs
 from paceline.report.break_even_plot import check_plot, plot_speed_up
 
 EXAMPLES = """\
-  paceline plan target.gguf -d draft.gguf --acceptance 0.7
-  paceline plan --costs llama-3.1-8b-h100-vllm --plot plan.svg
-  paceline plan --from bench.jsonl -o plan.json"""
+  paceline break-even target.gguf -d draft.gguf --acceptance 0.7
+  paceline break-even --costs llama-3.1-8b-h100-vllm --plot speedup.svg"""
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEvenSettings:
+    """Of `paceline break-even`."""
+
+    target: TargetOptions = group(TargetOptions)
+    draft: tuple[str, ...] = option(
+        f"{DRAFT_HELP} (repeatable; default: lookup; with --costs: lookup and all drafts of the "
+        "file)",
+        "-d",
+        repeat=True,
+        metavar="DRAFT",
+    )
+    acceptance: tuple[float, ...] = option(
+        "acceptance rate of a drafted token, 0 to 1 (default: a range)",
+        default=(),
+        type=_numbers,
+        metavar="A[,A…]",
+    )
+    costs: str | None = option(
+        f"costs from a file, or shipped ones: {', '.join(shipped_costs())}", metavar="FILE"
+    )
+    plot: str | None = option(
+        "draw the speedup over max_draft_tokens: .svg, .png or .pdf", metavar="FILE"
+    )
+    out: str | None = option(
+        f"{OUT_HELP}; takes one draft and one acceptance", "-o", metavar="FILE"
+    )
+    json: bool = flag("print one JSON document instead: the plan with -o, else the arithmetic")
+    loading: DraftOptions = group(DraftOptions)
 
 
 def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
-        "plan",
+    """Add the verb to the command line."""
+    parser = add_verb(
+        verbs,
+        "break-even",
+        BreakEvenSettings,
+        run,
         examples=EXAMPLES,
-        help="decide whether to draft, with what and how far",
         description=(
-            "From costs: print the decision, then the arithmetic behind it. Costs come from a "
-            "quick\nmeasurement of TARGET and its drafts, kept for the next time, or from a file: "
-            "then no model\nis loaded, and TARGET is left out. From what was measured (--from): "
-            "print the plan. With -o\nthe plan is written, and its card printed; from costs that "
-            "takes one draft and one acceptance."
+            "Print whether a draft can pay, then the arithmetic behind it. Costs come from a quick "
+            "\nmeasurement of TARGET and its drafts, kept for the next time, or from a file: then "
+            "no model\nis loaded, and TARGET is left out."
         ),
     )
-    options.add_target(parser)
     parser.may_leave_out("target")
-    parser.add_argument(
-        "-d",
-        "--draft",
-        action="append",
-        metavar="DRAFT",
-        help=f"{options.DRAFT_HELP} (repeatable; default: lookup; with --costs: lookup and all "
-        "drafts of the file)",
-    )
-    parser.add_argument(
-        "--acceptance",
-        type=_numbers,
-        default=[],
-        metavar="A[,A…]",
-        help="chance that a drafted token is accepted, 0 to 1 (default: a range)",
-    )
-    parser.add_argument(
-        "--costs",
-        metavar="FILE",
-        help=f"costs from a file, or shipped ones: {', '.join(shipped_costs())}",
-    )
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw speedup over limit: .svg, .png or .pdf"
-    )
-    plan_from.add_out(parser)
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON document instead: the plan with --from or -o, else the arithmetic",
-    )
-    plan_from.add_from(parser)
-    options.add_draft_loading(parser)
-    parser.set_defaults(run=run)
 
 
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers") from None
-
-
-def run(args: argparse.Namespace) -> int:
-    if args.source is not None:
-        return plan_from.run(args)
+def run(settings: BreakEvenSettings) -> int:
+    """Print the decision and its arithmetic, and return the exit code."""
     # Whatever can be refused is, before a model is loaded.
-    plan_from.refuse_without_from(args)
-    for acceptance in args.acceptance:
+    for acceptance in settings.acceptance:
         check_acceptance(acceptance)
-    plot = None if args.plot is None else check_plot(Path(args.plot))
-    out = plan_from.plan_path(args)
-    priced = _recorded(args) if args.costs is not None else _measured(args)
+    plot = None if settings.plot is None else check_plot(Path(settings.plot))
+    out = plan_path(settings.out)
+    priced = _recorded(settings) if settings.costs is not None else _measured(settings)
     if out is not None:
-        plan_from.give(priced.decided(args.costs), out, as_json=args.json)
-    elif args.json:
+        give(priced.decided(settings.costs), out, as_json=settings.json)
+    elif settings.json:
         print(json.dumps(as_document(priced.plan), ensure_ascii=False))
     else:
         print("\n".join([sentence(priced.plan), "", *lines(priced.plan)]))
@@ -114,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """What costs say, of what: facts of the target, and of each draft by name."""
+    """What costs say, of what: metadata of the target, and of each draft by name."""
 
     plan: Plan
     target: Mapping[str, Any]
@@ -124,24 +120,32 @@ class _Priced:
         return decide_costs(self.plan, self.target, self.drafts, file=file)
 
 
-def _recorded(args: argparse.Namespace) -> _Priced:
-    if args.target is not None:
+def _recorded(settings: BreakEvenSettings) -> _Priced:
+    assert settings.costs is not None
+    target, loading = settings.target, settings.loading
+    if target.target is not None:
         raise SettingError(
-            f"Both TARGET ({args.target}) and --costs ({args.costs}) are given.",
-            "Leave out TARGET to plan from the file, or --costs to measure.",
+            f"Both TARGET ({target.target}) and --costs ({settings.costs}) are given.",
+            "Leave out TARGET to decide from the file, or --costs to measure.",
         )
-    loading = ("engine", "context", *options.PLACE, "draft_engine", "draft_context")
-    for name in loading:
-        if getattr(args, name) is not None:
+    given = {
+        "engine": target.engine,
+        "context": target.context,
+        **target.place.given(),
+        "draft_engine": loading.draft_engine,
+        "draft_context": loading.draft_context,
+    }
+    for name, value in given.items():
+        if value is not None:
             raise SettingError(
-                f"--{name.replace('_', '-')} is {getattr(args, name)}, and --costs loads no model.",
+                f"--{name.replace('_', '-')} is {value}, and --costs loads no model.",
                 "Drop one of them.",
             )
-    costs = read_costs(args.costs)
-    names = args.draft or ["lookup", *costs.drafts]
-    found = [_source(costs, name, args.costs) for name in dict.fromkeys(names) if name != "none"]
+    costs = read_costs(settings.costs)
+    names = settings.draft or ("lookup", *costs.drafts)
+    found = [_source(costs, n, settings.costs) for n in dict.fromkeys(names) if n != "none"]
     metadata = {source.name: _metadata(source) for source in found}
-    return _Priced(make_plan(costs, found, args.acceptance), costs.key, metadata)
+    return _Priced(make_plan(costs, found, settings.acceptance), costs.key, metadata)
 
 
 def _metadata(source: Source) -> dict[str, Any]:
@@ -162,33 +166,30 @@ def _source(costs: Costs, name: str, file: str) -> Source:
     raise unknown_name(f"draft in the costs of {file}", name, ["lookup", *costs.drafts])
 
 
-def _measured(args: argparse.Namespace) -> _Priced:
-    if args.target is None:
+def _measured(settings: BreakEvenSettings) -> _Priced:
+    if settings.target.target is None:
         raise SettingError("There is no TARGET.", "Name a model, or costs with --costs FILE.")
-    if args.draft and set(args.draft) == {"none"}:
-        raise SettingError("There is no draft to plan for.", "Name one with -d.")
+    if settings.draft and set(settings.draft) == {"none"}:
+        raise SettingError("There is no draft to decide on.", "Name one with -d.")
     with ExitStack() as stack:
-        engine = stack.enter_context(options.load_target(args))
-        drafts = options.load_drafts(args, args.draft or ["lookup"], engine, stack)
+        engine = stack.enter_context(settings.target.load())
+        specs = settings.draft or ("lookup",)
+        drafts = settings.loading.load_all(specs, engine, settings.target.place, stack)
         for name, draft in drafts.items():
             if draft.branches and not draft.previewable:
                 raise SettingError(
-                    f"The draft {name!r} offers trees, and a plan prices chains.",
-                    "Plan for its model, and use `paceline bench` for trees.",
+                    f"The draft {name!r} offers trees, and this arithmetic is of chains.",
+                    "Ask for its model, and use `paceline bench` for trees.",
                 )
             if not draft.previewable and draft.engine is None:
                 raise SettingError(
-                    f"The draft {name!r} has no model, so its price can only be learned while "
+                    f"The draft {name!r} has no model, so its cost can only be learned while "
                     "decoding.",
                     "Use `paceline bench`.",
                 )
-        costs = gather_costs(engine, drafts, on_measure=_say)
+        costs = gather_costs(engine, drafts, on_measure=say)
         return _Priced(
-            make_plan(costs, sources(costs, drafts), args.acceptance),
+            make_plan(costs, sources(costs, drafts), settings.acceptance),
             target_metadata(engine),
             {name: draft_metadata(draft) for name, draft in drafts.items()},
         )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

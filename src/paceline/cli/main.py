@@ -23,7 +23,8 @@ VERBS = {
     "bench-server": "measure a live server on your prompts, or two in turns",
     "report": "make a page of what a bench found",
     "profile": "measure what width, batch and context cost here",
-    "plan": "decide whether to draft, with what and how far",
+    "break-even": "say whether a draft can pay here, and from which acceptance rate on",
+    "plan": "decide from what was measured: which draft, and how far",
     "export": "write a plan as the settings of an engine, or as a deployment",
     "check": "test a target and a draft before relying on them",
     "simulate": "run recorded rounds under other costs, policies and batch sizes",
@@ -38,7 +39,7 @@ VERBS = {
 """What each verb does, in the order of the help. Each has a module of its name here, imported only
 when the verb is used: all of them take half a second."""
 
-_MODULES = {"inspect": "inspect_", "list": "list_", "plan": "break_even"}
+_MODULES = {"inspect": "inspect_", "list": "list_"}
 
 EXAMPLES = """\
   paceline generate smollm2-135m -d lookup -p "Write a haiku about rivers."

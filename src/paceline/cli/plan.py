@@ -1,17 +1,18 @@
-"""`paceline plan --from FILE`: a plan from what was measured; and how a plan is handed out."""
+"""`paceline plan FILE`: a decision from anything that was measured."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.bench.local.result import BenchResult
 from paceline.bench.server.result import EndpointResult
-from paceline.cli import options
-from paceline.cli.parser import at_least
+from paceline.cli.options import out_path
+from paceline.cli.parser import Parser, at_least
+from paceline.cli.settings import add_verb, argument, flag, option
 from paceline.errors import DataError, SettingError
 from paceline.plan.decide import decide
 from paceline.plan.decide_parts import WITH_MODEL
@@ -21,113 +22,99 @@ from paceline.plan.document import DRAFT_KINDS, Draft, PlanDocument, calls_itsel
 from paceline.plan.evidence import Evidence, read_evidence
 from paceline.plan.summary import plan_summary
 
+EXAMPLES = """\
+  paceline plan bench.jsonl -o plan.json
+  paceline plan servers.jsonl --draft-kind ngram --max-draft-tokens 3 -o plan.json"""
+
+OUT_HELP = "write the plan, for `paceline export` and `paceline watch`"
+
 _SERVED = tuple(kind for kind in DRAFT_KINDS if kind != "several")
-_ONLY_FROM = ("configuration", "draft_kind", "draft_model", "max_draft_tokens")
-_NOT_FROM: Mapping[str, object] = {
-    "target": None,
-    "draft": None,
-    "acceptance": [],
-    "costs": None,
-    "plot": None,
-    "engine": None,
-    "context": None,
-    **dict.fromkeys(options.PLACE),
-    "draft_engine": None,
-    "draft_context": None,
-}
 
 
-def add_from(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("from what was measured (docs/plan.md)")
-    group.add_argument(
-        "--from",
-        dest="source",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """Of `paceline plan`."""
+
+    file: str = argument(
+        "what was measured: a file of `bench -o` or `bench-server -o`, or what `replay --json` "
+        "printed",
         metavar="FILE",
-        help="plan from a file of `bench -o`, with --endpoint and --against or without, or from "
-        "what `replay --json` printed",
     )
-    group.add_argument(
-        "--configuration",
+    configuration: str | None = option(
+        "of a bench or replay: plan with this one, whether it pays or not (default: the best that "
+        "does)",
         metavar="NAME",
-        help="of a bench or replay: plan with this one, whether it pays or not (default: the best "
-        "that does)",
     )
-    group.add_argument(
-        "--draft-kind",
+    draft_kind: str | None = option(
+        f"of a run on live servers: what drafted there ({', '.join(_SERVED)})",
         choices=_SERVED,
         metavar="KIND",
-        help=f"of a run on live servers: what drafted there ({', '.join(_SERVED)})",
     )
-    group.add_argument(
-        "--draft-model", metavar="MODEL", help="the same: its model, a path or a repository"
+    draft_model: str | None = option("the same: its model, a path or a repository", metavar="MODEL")
+    max_draft_tokens: int | None = option(
+        "the same: most drafted tokens a round", "-n", type=at_least(1), metavar="N"
     )
-    group.add_argument(
-        "--max-draft-tokens",
-        type=at_least(1),
-        metavar="N",
-        help="the same: most drafted tokens a round",
+    out: str | None = option(OUT_HELP, "-o", metavar="FILE")
+    json: bool = flag("print the plan as JSON instead of its summary")
+
+
+def add(verbs: argparse._SubParsersAction[Parser]) -> None:
+    """Add the verb to the command line."""
+    add_verb(
+        verbs,
+        "plan",
+        PlanSettings,
+        run,
+        examples=EXAMPLES,
+        description=(
+            "Decide from what was measured: a bench of a local model, a run on live servers, or a "
+            "replay.\nPrint the plan's summary; with -o, write the plan. `paceline break-even` "
+            "decides from costs alone."
+        ),
     )
 
 
-def add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o",
-        "--out",
-        metavar="FILE",
-        help="write the plan, for `paceline export` and `paceline watch`",
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Plan from `args.source`."""
-    for name, unset in _NOT_FROM.items():
-        if getattr(args, name) != unset:
-            written = f"TARGET ({args.target})" if name == "target" else _option(name)
-            raise SettingError(
-                f"Both {written} and --from ({args.source}) are given.",
-                "Leave out one: --from plans from what was measured, and loads no model.",
-            )
-    out = plan_path(args)
-    give(_plan(args, read_evidence(args.source)), out, as_json=args.json)
+def run(settings: PlanSettings) -> int:
+    """Plan, print or write it, and return the exit code."""
+    evidence = read_evidence(settings.file)
+    out = plan_path(settings.out)
+    give(_plan(settings, evidence), out, as_json=settings.json)
     return 0
 
 
-def refuse_without_from(args: argparse.Namespace) -> None:
-    for name in _ONLY_FROM:
-        if getattr(args, name) is not None:
-            raise SettingError(f"{_option(name)} is given without --from.", "Add --from FILE.")
-
-
-def _plan(args: argparse.Namespace, evidence: Evidence) -> PlanDocument:
-    file = Path(args.source).name
+def _plan(settings: PlanSettings, evidence: Evidence) -> PlanDocument:
+    file, named = Path(settings.file).name, settings.configuration
     if isinstance(evidence, EndpointResult):
-        _refuse(args, "a run on live servers, which has one way to decode", ("configuration",))
-        return decide_endpoint(evidence, _served(args), args.max_draft_tokens, file=file)
+        _refuse(settings, "a run on live servers, which has one way to decode", ("configuration",))
+        served, limit = _served(settings), settings.max_draft_tokens
+        assert limit is not None
+        return decide_endpoint(evidence, served, limit, file=file)
     described = ("draft_kind", "draft_model", "max_draft_tokens")
     if isinstance(evidence, BenchResult):
-        _refuse(args, "a bench, which says what drafted", described)
-        return decide(evidence, configuration=args.configuration, file=file)
-    _refuse(args, "a replay, which says what drafted", described)
-    return decide_replay(evidence, configuration=args.configuration, file=file)
+        _refuse(settings, "a bench, which says what drafted", described)
+        return decide(evidence, configuration=named, file=file)
+    _refuse(settings, "a replay, which says what drafted", described)
+    return decide_replay(evidence, configuration=named, file=file)
 
 
-def _refuse(args: argparse.Namespace, what: str, names: tuple[str, ...]) -> None:
+def _refuse(settings: PlanSettings, what: str, names: tuple[str, ...]) -> None:
     for name in names:
-        if getattr(args, name) is not None:
+        if getattr(settings, name) is not None:
             raise SettingError(
-                f"{_option(name)} is given, and {args.source} is {what}.", "Leave it out."
+                f"{_option(name)} is given, and {settings.file} is {what}.", "Leave it out."
             )
 
 
-def _served(args: argparse.Namespace) -> Draft:
+def _served(settings: PlanSettings) -> Draft:
     """What drafted on the server, as the user says."""
     for name in ("draft_kind", "max_draft_tokens"):
-        if getattr(args, name) is None:
+        if getattr(settings, name) is None:
             raise SettingError(
-                f"{args.source} is of live servers, which don't tell what drafted.",
+                f"{settings.file} is of live servers, which don't tell what drafted.",
                 f"Say it with {_option(name)}.",
             )
-    kind, model = args.draft_kind, args.draft_model
+    kind, model = settings.draft_kind, settings.draft_model
+    assert kind is not None
     if model is None and kind in WITH_MODEL and kind != "mtp":  # which may be the target's own
         raise SettingError(
             f"A draft of the kind {kind} has a model.", "Name it with --draft-model."
@@ -139,19 +126,21 @@ def _served(args: argparse.Namespace) -> Draft:
     return Draft(kind=kind, name=model or kind, model=model)
 
 
-def plan_path(args: argparse.Namespace) -> Path | None:
+def plan_path(out: str | None) -> Path | None:
     """Where the plan goes: never over another file than a plan, which may be damaged or of another
     version. Raises DataError."""
-    if args.out is None:
+    if out is None:
         return None
-    path = options.out_path(args.out, "-o")
+    path = out_path(out, "-o")
     if path.is_file() and path.stat().st_size and not calls_itself_plan(path):
-        raise DataError(f"{path} is there already, and is no plan.", "Choose another file with -o.")
+        raise DataError(
+            f"{path} is there already, and is not a plan.", "Choose another file with -o."
+        )
     return path
 
 
 def give(plan: PlanDocument, out: Path | None, *, as_json: bool) -> None:
-    """Write it where that was asked for, and print its card, or the document itself."""
+    """Write it where that was asked for, and print its summary, or the document itself."""
     if out is not None:
         plan.write(out)
     print(json.dumps(plan.as_json(), ensure_ascii=False) if as_json else plan_summary(plan))

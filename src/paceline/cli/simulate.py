@@ -47,9 +47,9 @@ def add(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument(
         "--policy",
-        default="measured,plain",
+        default="measured,baseline",
         metavar="NAME[,NAME…]",
-        help="measured, plain, or DRAFT:LIMIT as in lookup:3 (default: measured,plain)",
+        help="measured, baseline, or DRAFT:LIMIT as in lookup:3 (default: measured,baseline)",
     )
     parser.add_argument(
         "--batch",

@@ -115,7 +115,7 @@ def _example(draft: DraftPlan) -> str:
     )
     if not max_draft_tokens:
         return ""
-    return f": at {_TYPICAL:.2f}, {_tokens(max_draft_tokens)} a round give {times:.2f} speedup"
+    return f": at {_TYPICAL:.2f}, {_tokens(max_draft_tokens)} a round give a speedup of {times:.2f}"
 
 
 def _by_match(matches: Sequence[Best]) -> str:
@@ -128,12 +128,12 @@ def _by_match(matches: Sequence[Best]) -> str:
         f"{' and '.join(cases)} matches"
         for max_draft_tokens, cases in by_limit.items()
     ]
-    return f"{', '.join(words)} (up to {max(b.speedup for b in matches):.2f} speedup)"
+    return f"{', '.join(words)} (speedup up to {max(b.speedup for b in matches):.2f})"
 
 
 def _by_acceptance(found: Iterable[Best]) -> str:
     return ", ".join(
-        f"{_tokens(best.max_draft_tokens)} at acceptance {best.case} ({best.speedup:.2f} speedup)"
+        f"{_tokens(best.max_draft_tokens)} at acceptance {best.case} (speedup {best.speedup:.2f})"
         if best.max_draft_tokens
         else f"none at {best.case}"
         for best in found

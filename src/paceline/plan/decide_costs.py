@@ -20,7 +20,7 @@ from paceline.plan.document import (
 from paceline.policy.adaptive import LEAST_GAIN
 from paceline.policy.break_even import expected_tokens
 
-_MEASURE = "Or measure it: `paceline bench`, then `paceline plan --from FILE`."
+_MEASURE = "Or measure it: `paceline bench`, then `paceline plan FILE`."
 
 
 def decide_costs(
@@ -52,14 +52,14 @@ def decide_costs(
     ]
     if best.speedup < LEAST_GAIN:
         little = (
-            f"Plain decoding: {draft.name} would come to {best.speedup:.2f} speedup at its "
+            f"Plain decoding: {draft.name} would come to a speedup of {best.speedup:.2f} at its "
             "best limit, and less than 5 % is more than prices can tell."
         )
         return _document(plan, target, None, 0, Expected(), [little, *why], file)
     if draft.free:
         why.append(
             f"{draft.name} offers something where the text repeats itself only: in rounds with a "
-            f"draft it is {best.speedup:.2f} speedup, and how many those are no costs tell."
+            f"draft it is a speedup of {best.speedup:.2f}, and how many those are no costs tell."
         )
     why += [batch_words(1), *unplaced({draft.name: drafts[draft.name]})]
     expected = _expected(draft, acceptance, best.max_draft_tokens, best.speedup)

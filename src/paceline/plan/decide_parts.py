@@ -166,9 +166,9 @@ def pays(gain: Gain | None) -> bool:
 def times(gain: Gain, *, single: str = "prompt") -> str:
     """
     >>> times(Gain(value=1.5, low=1.2, high=1.8))
-    '1.50 speedup (95 % interval 1.20 to 1.80)'
+    'speedup 1.50 (95 % interval 1.20 to 1.80)'
     """
-    return f"{gain.value:.2f} speedup ({interval_words(_ratio(gain), single=single)})"
+    return f"speedup {gain.value:.2f} ({interval_words(_ratio(gain), single=single)})"
 
 
 def _ratio(gain: Gain) -> Ratio:
@@ -205,8 +205,8 @@ def schedule_of(limits: Mapping[int, int]) -> tuple[Step, ...]:
 
     limits    the best limit by batch size, 0 where none pays
 
-    >>> [(s.from_batch, s.to_batch, s.max_draft_tokens) for s in schedule_of({1: 7, 4: 3, 8: 3, 16:
-    0})]
+    >>> steps = schedule_of({1: 7, 4: 3, 8: 3, 16: 0})
+    >>> [(s.from_batch, s.to_batch, s.max_draft_tokens) for s in steps]
     [(1, 1, 7), (2, 8, 3), (9, None, 0)]
     """
     if len(limits) < 2:

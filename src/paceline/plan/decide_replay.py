@@ -212,8 +212,8 @@ def _policy_words(replay: _Replay, batch: int, gain: Gain) -> list[str]:
     if auto is None or auto.value <= gain.value:
         return []
     return [
-        f"Paceline's own policy, with all drafts of the replay, is predicted {auto.value:.2f} "
-        f"speedup; name it with --configuration {AUTO}."
+        f"Paceline's own policy, with all drafts of the replay, has the predicted speedup "
+        f"{auto.value:.2f}; name it with --configuration {AUTO}."
     ]
 
 

@@ -27,8 +27,8 @@ _HINT = (
 _CURES: Mapping[Any, str] = {
     "paceline bench summary": "It lacks the rounds: give the file that `paceline bench -o` wrote.",
     "paceline rounds": "Give the bench that it was recorded with, or `paceline replay --json`.",
-    "paceline costs": "Plan from costs with --costs FILE.",
-    "paceline break-even": "Plan from the costs themselves, with --costs FILE or TARGET.",
+    "paceline costs": "Take `paceline break-even --costs FILE`.",
+    "paceline break-even": "It is arithmetic already: measure with `paceline bench -o`.",
     "paceline plan": "It is a plan already.",
 }
 

@@ -109,7 +109,7 @@ def _expected(plan: PlanDocument) -> list[str]:
     how = "measured" if plan.measured.source in ("bench", "endpoint") else "predicted"
     if expected.gain is not None:
         gain = expected.gain
-        told = times(gain) if gain.low is not None else f"{gain.value:.2f} speedup"
+        told = times(gain) if gain.low is not None else f"speedup {gain.value:.2f}"
         said.append(f"{told}, {how}")
     rounds = []
     if expected.tokens_per_round is not None:

@@ -84,7 +84,7 @@ def _told(spec: str, price: Price) -> str:
     ratio = price.speedup
     assert ratio is not None
     interval = interval_words(ratio, single="answer")
-    return f"{name}, {ratio.value:.2f} speedup ({interval})"
+    return f"{name}, speedup {ratio.value:.2f} ({interval})"
 
 
 def _what_was_replayed(result: ReplayResult) -> list[str]:

@@ -79,7 +79,7 @@ class TuneResult:
         if self.ratio is None:
             return "It ended before the best one was measured on all prompts: this is an estimate."
         value, low, high = self.ratio.value, self.ratio.low, self.ratio.high
-        said = f"{value:.2f} speedup under the policy"
+        said = f"speedup {value:.2f} under the policy"
         if low is not None and high is not None:
             said += f" (95 % interval {low:.2f} to {high:.2f})"
         if self.prompts_fitted_to:
