@@ -29,8 +29,8 @@ def check_block(draft: InspectedDraft) -> None:
         "aux_layers": aux,
         "aux_count": count,
         "proposal_tokens": _proposals(draft, size),
-        "embedding": "own" if "embed_tokens.weight" in draft.tensors else "target",
-        "head": "own" if "lm_head.weight" in draft.tensors else "target",
+        "embedding": draft.owner("embed_tokens.weight"),
+        "head": draft.owner("lm_head.weight"),
     }
     draft.check_names()
     _check_config(draft, aux, size)
@@ -48,7 +48,7 @@ def check_block(draft: InspectedDraft) -> None:
             "Remove it, or correct the architecture.",
             stops=("vllm",),
         )
-    _check_head(draft, vocabulary, draft_vocabulary, hidden)
+    draft.check_head(vocabulary, draft_vocabulary, hidden)
     check_offsets(draft, vocabulary, draft_vocabulary)
     if draft.kind == "dspark":
         _check_markov(draft, vocabulary, draft_vocabulary)
@@ -102,24 +102,6 @@ def _check_config(draft: InspectedDraft, aux: tuple[int, ...], size: int | None)
             "config.json doesn't say block_size; SGLang takes 16 for granted.",
             "Add it as it was trained, or set the length where it is served.",
             fatal=False,
-        )
-
-
-def _check_head(
-    draft: InspectedDraft, vocabulary: int | None, draft_vocabulary: int | None, hidden: int | None
-) -> None:
-    if "lm_head.weight" in draft.tensors:
-        draft.expect(
-            "lm_head.weight",
-            draft_vocabulary,
-            hidden,
-            said=f"a draft vocabulary of {draft_vocabulary} and hidden_size {hidden}",
-        )
-    elif draft.readable and draft_vocabulary != vocabulary:
-        draft.wrong(
-            f"It brings no head (lm_head), and the target's has {vocabulary} rows, not its own "
-            f"{draft_vocabulary}.",
-            "Export it again with lm_head.",
         )
 
 

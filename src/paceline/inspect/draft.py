@@ -105,6 +105,22 @@ class InspectedDraft:
                 "Correct config.json, or export the draft again.",
             )
 
+    def owner(self, name: str) -> str:
+        """Whose weight of that name it drafts with."""
+        return "own" if name in self.tensors else "target"
+
+    def check_head(self, vocabulary: int | None, own: int | None, hidden: int | None) -> None:
+        """The head [own, hidden], or none beside a target's that has as many rows."""
+        if "lm_head.weight" in self.tensors:
+            said = f"a draft vocabulary of {own} and hidden_size {hidden}"
+            self.expect("lm_head.weight", own, hidden, said=said)
+        elif self.readable and own is not None and vocabulary is not None and own != vocabulary:
+            self.wrong(
+                f"It brings no head (lm_head), and the target's has {vocabulary:,} rows, not its "
+                f"own {own:,}.",
+                "Export it again with lm_head.",
+            )
+
     def layer_numbers(self) -> set[int]:
         return {
             int(match[1])

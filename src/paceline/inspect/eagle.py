@@ -44,7 +44,7 @@ def check_eagle(draft: InspectedDraft) -> None:
         "draft_vocabulary_size": vocabulary,
         "layers": layers,
         "aux_count": 1,
-        "head": "own" if "lm_head.weight" in draft.tensors else "target",
+        "head": draft.owner("lm_head.weight"),
     }
 
 
@@ -222,23 +222,11 @@ def _head(
     name = "lm_head.weight"
     draft_vocabulary = vocabulary if given is None else given
     tied = draft.config.get("tie_word_embeddings") is True
-    smaller = None not in (given, vocabulary) and given != vocabulary
     own = name in draft.tensors
     draft.found["head"] = "own" if own else "tied" if tied else "target"
-    if own:
-        draft.expect(
-            name,
-            draft_vocabulary,
-            hidden,
-            said=f"a draft vocabulary of {draft_vocabulary} and hidden_size {hidden}",
-        )
-    elif draft.readable and smaller:
-        draft.wrong(
-            f"It brings no head (lm_head), and the target's has {vocabulary:,} rows, not its "
-            f"own {given:,}.",
-            "Export it again with lm_head.",
-        )
-    elif draft.readable and given is not None and not tied:
+    draft.check_head(vocabulary, draft_vocabulary, hidden)
+    same = given is not None and vocabulary in (None, given)
+    if draft.readable and not own and same and not tied:
         draft.wrong(
             "It brings no head (lm_head); SGLang takes the target's only where config.json has no "
             "draft_vocab_size, and else leaves the head unset.",

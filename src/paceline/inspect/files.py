@@ -13,9 +13,11 @@ import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from paceline.errors import DataError
@@ -24,30 +26,13 @@ from paceline.inspect.checkpoint import Problem
 LONGEST = 100_000_000
 """Bytes of a header; the format's own limit."""
 
-TYPES = {
-    "BOOL": ("bool", 8),
-    "U8": ("uint8", 8),
-    "I8": ("int8", 8),
-    "U16": ("uint16", 16),
-    "I16": ("int16", 16),
-    "U32": ("uint32", 32),
-    "I32": ("int32", 32),
-    "U64": ("uint64", 64),
-    "I64": ("int64", 64),
-    "F4": ("float4_e2m1", 4),
-    "F6_E2M3": ("float6_e2m3", 6),
-    "F6_E3M2": ("float6_e3m2", 6),
-    "F8_E4M3": ("float8_e4m3", 8),
-    "F8_E5M2": ("float8_e5m2", 8),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
-    "F8_E8M0": ("float8_e8m0", 8),
-    "F16": ("float16", 16),
-    "BF16": ("bfloat16", 16),
-    "F32": ("float32", 32),
-    "F64": ("float64", 64),
-    "C64": ("complex64", 64),
-}
+
+def read_table(name: str) -> bytes:
+    """A table of this package, as JSON."""
+    return (package_files("paceline.inspect") / f"tables/{name}.json").read_bytes()
+
+
+TYPES = msgspec.json.decode(read_table("safetensors_types"), type=dict[str, tuple[str, int]])
 """By the format's name: ours and PyTorch's, and bits of an entry."""
 
 
@@ -184,7 +169,19 @@ class Files:
     def wrong(
         self, fact: str, hint: str, *, fatal: bool = True, stops: tuple[str, ...] = ()
     ) -> None:
+        """Note a problem; it stops these engines, or (`fatal`) every one."""
         self.problems.append(Problem(fact, hint, fatal and not stops, stops))
+
+    def check_length(
+        self, name: str, found: int, whole: int, hint: str = "Fetch it again."
+    ) -> None:
+        """Note that a file has fewer bytes than its header says."""
+        if found < whole:
+            self.wrong(f"{name} is cut off: {found:,} of {whole:,} bytes are there.", hint)
+
+    def sorted_problems(self) -> tuple[Problem, ...]:
+        """What was found, fatal problems first."""
+        return tuple(sorted(self.problems, key=lambda problem: not problem.fatal))
 
 
 def read_files(path: Path) -> Files:
@@ -288,12 +285,8 @@ def _header(files: Files, name: str) -> SafetensorsHeader | None:
     except HeaderError as error:
         files.wrong(f"{name} can't be read: {error}.", "Fetch it again.")
         return None
-    if header.found < header.bytes:
-        files.wrong(
-            f"{name} is cut off: {header.found:,} of {header.bytes:,} bytes are there.",
-            "Fetch it again.",
-        )
-    elif header.found > header.bytes:
+    files.check_length(name, header.found, header.bytes)
+    if header.found > header.bytes:
         files.wrong(
             f"{name} has {header.found - header.bytes:,} bytes more than its header says.",
             "Fetch it again.",

@@ -16,70 +16,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
 from paceline.errors import DataError
 from paceline.inspect.checkpoint import Checkpoint
 from paceline.inspect.draft import InspectedDraft, check_ids, measures
-from paceline.inspect.files import Files, HeaderError, Tensor
+from paceline.inspect.files import Files, HeaderError, Tensor, read_table
 
 MAGIC = b"GGUF"
 LARGEST = 1 << 20
 """Metadata entries, tensors, or bytes of a name; more says that the file is broken."""
 
-_SCALARS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
+_SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _KEPT_ARRAY = 256
 """Entries of an array that is kept; longer ones (a vocabulary) are only counted."""
 _DEEPEST = 8
 """Arrays within arrays that are read; no converter writes any."""
 
-TYPES = {
-    0: ("float32", 1, 4),
-    1: ("float16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 40),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("int8", 1, 1),
-    25: ("int16", 1, 2),
-    26: ("int32", 1, 4),
-    27: ("int64", 1, 8),
-    28: ("float64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("bfloat16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
-}
+TYPES = msgspec.json.decode(read_table("gguf_types"), type=dict[int, tuple[str, int, int]])
 """By the format's number: name, entries of a block, its bytes."""
 
 
@@ -209,11 +164,7 @@ def read_draft(path: Path) -> Checkpoint:
     except HeaderError as error:
         raise DataError(f"{path} can't be read: {error}.", "Fetch it again.") from None
     files = Files(path, {}, header.tensors, bytes=header.found)
-    if header.found < header.bytes:
-        files.wrong(
-            f"{path.name} is cut off: {header.found:,} of {header.bytes:,} bytes are there.",
-            "Fetch it again.",
-        )
+    files.check_length(path.name, header.found, header.bytes)
     name = str(header.metadata.get("general.architecture") or "")
     if not name:
         raise DataError(f"{path} names no architecture.", "Convert it again.")
@@ -222,7 +173,6 @@ def read_draft(path: Path) -> Checkpoint:
     if draft.kind == "eagle3":
         _check_eagle3(draft, name)
     _check_map(draft)
-    problems = tuple(sorted(files.problems, key=lambda problem: not problem.fatal))
     return Checkpoint(
         path=path,
         kind=draft.kind,
@@ -230,7 +180,7 @@ def read_draft(path: Path) -> Checkpoint:
         architecture=name,
         **measures(files),
         **draft.found,
-        problems=problems,
+        problems=files.sorted_problems(),
     )
 
 

@@ -55,15 +55,21 @@ def layer_config(files: Files) -> dict[str, Any]:
     return {**layers, **around}
 
 
+def _dig(value: Any, *keys: str | int) -> Any:
+    """What lies below these keys and places; None where it has none."""
+    for key in keys:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
 def check_speculators(files: Files) -> dict[str, Any]:
     """What the config says about its use: `proposal_tokens` and `verifier`."""
-    use = files.config.get("speculators_config")
-    use = use if isinstance(use, Mapping) else {}
-    verifier = use.get("verifier")
-    name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
-    methods = use.get("proposal_methods")
-    first = methods[0] if isinstance(methods, list) and methods else None
-    tokens = first.get("speculative_tokens") if isinstance(first, Mapping) else None
+    config = files.config
+    name = _dig(config, "speculators_config", "verifier", "name_or_path")
+    tokens = _dig(config, "speculators_config", "proposal_methods", 0, "speculative_tokens")
     if not isinstance(tokens, int):
         files.wrong(
             "config.json says no speculative_tokens (speculators_config.proposal_methods).",
@@ -189,11 +195,7 @@ def read_exit_head(path: Path) -> Checkpoint:
             f"Name the directory that it lies in: {path.parent}.",
         )
     files = Files(path, {}, {tensor.name: tensor for tensor in header.tensors}, bytes=header.found)
-    if header.found < header.bytes:
-        files.wrong(
-            f"{path.name} is cut off: {header.found:,} of {header.bytes:,} bytes are there.",
-            "Fit it again.",
-        )
+    files.check_length(path.name, header.found, header.bytes, "Fit it again.")
     missing = [name for name in ("gain", "down", "up") if name not in files.tensors]
     if missing:
         files.wrong(f"It has no {', '.join(missing)}.", "Fit it again.")
@@ -220,7 +222,7 @@ def read_exit_head(path: Path) -> Checkpoint:
         embedding="none",
         head="target",
         **measures(files),
-        problems=tuple(files.problems),
+        problems=files.sorted_problems(),
     )
 
 
@@ -305,5 +307,5 @@ def _read_directory(files: Files) -> Checkpoint:
         model_type=model_type if isinstance(model_type, str) else None,
         **measures(files),
         **found,
-        problems=tuple(sorted(files.problems, key=lambda problem: not problem.fatal)),
+        problems=files.sorted_problems(),
     )

@@ -61,8 +61,8 @@ def check_mtp(draft: InspectedDraft) -> None:
         "layers": count,
         "aux_count": 1,
         "proposal_tokens": count,
-        "embedding": "own" if "embed_tokens.weight" in draft.tensors else "target",
-        "head": "own" if "lm_head.weight" in draft.tensors else "target",
+        "embedding": draft.owner("embed_tokens.weight"),
+        "head": draft.owner("lm_head.weight"),
     }
     if not count:
         draft.wrong(
