@@ -85,60 +85,47 @@ def _layers(target: Checkpoint) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def _other_target(fact: str) -> Problem:
+    return Problem(fact, "It was made for another target.", fatal=True)
+
+
 def _widths(checkpoint: Checkpoint, target: Checkpoint) -> list[Problem]:
     own, its = checkpoint.target_hidden_size, target.hidden_size
-    if None in (own, its) or own == its:
+    if own is None or its is None or own == its:
         return []
-    return [
-        Problem(
-            f"It takes in states of {own:,} entries, and the target's have {its:,}.",
-            "It was made for another target.",
-            fatal=True,
-        )
-    ]
+    return [_other_target(f"It takes in states of {own:,} entries, and the target's have {its:,}.")]
 
 
 def _vocabularies(checkpoint: Checkpoint, target: Checkpoint, same: bool | None) -> list[Problem]:
     own, its = checkpoint.vocabulary_size, target.vocabulary_size
     trained = checkpoint.kind != "model"
-    differ = own is not None and its is not None and own != its
-    found = []
-    if own is not None and its is not None and differ:
+    apart = 0 if own is None or its is None else abs(own - its)
+    facts = []
+    # transformers pairs tokens where the sizes differ, and takes equal ones for the same.
+    stops = (*WHOLE, "llama-server", *(() if apart else ("transformers",)))
+    if apart:
         fact = f"It was made for a vocabulary of {own:,}, and the target's has {its:,}."
-        if trained:
-            found.append(Problem(fact, "It was made for another target.", fatal=True))
-        elif checkpoint.map is None:
-            far = abs(own - its) > LLAMA_SPREAD
-            found.append(
-                Problem(
-                    fact,
-                    "Draft with it in Paceline, which pairs tokens.",
-                    stops=(*WHOLE, "llama-server") if far else WHOLE,
-                )
-            )
-    if same is False and (trained or checkpoint.map is None):
+        facts.append((fact, "tokens", stops if apart > LLAMA_SPREAD else WHOLE))
+    if same is False:
         fact = f"Its {TOKENIZER} has other tokens than the target's."
-        if trained:
-            found.append(Problem(fact, "It was made for another target.", fatal=True))
-        else:
-            hint = "Draft with it in Paceline, which pairs tokens by their bytes."
-            # transformers pairs tokens where the sizes differ, and takes equal ones for the same.
-            alike = () if differ else ("transformers",)
-            found.append(Problem(fact, hint, stops=(*WHOLE, "llama-server", *alike)))
-    return found
+        facts.append((fact, "tokens by their bytes", stops))
+    if trained:
+        return [_other_target(fact) for fact, _, _ in facts]
+    if checkpoint.map is not None:
+        return []
+    return [
+        Problem(fact, f"Draft with it in Paceline, which pairs {what}.", stops=engines)
+        for fact, what, engines in facts
+    ]
 
 
 def _aux(checkpoint: Checkpoint, layers: int | None) -> list[Problem]:
     """A target of n layers has states 0 (its embedding) to n (behind its last layer)."""
     if layers is None or all(0 <= one <= layers for one in checkpoint.aux_layers):
         return []
+    listed = ", ".join(map(str, checkpoint.aux_layers))
     return [
-        Problem(
-            f"It takes in the target's layers {', '.join(map(str, checkpoint.aux_layers))}, and "
-            f"the target has {layers}.",
-            "It was made for another target.",
-            fatal=True,
-        )
+        _other_target(f"It takes in the target's layers {listed}, and the target has {layers}.")
     ]
 
 

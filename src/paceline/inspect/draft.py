@@ -197,7 +197,7 @@ def check_offsets(
         )
     ids = np.arange(len(offsets)) + offsets
     marked = _marked(draft, vocabulary)
-    found = _described("d2t", "offset", ids, marked)
+    found = described("d2t", "offset", ids, marked)
     draft.found["map"] = found
     if _are_ids(offsets, ids, vocabulary, marked):
         draft.wrong(
@@ -230,7 +230,7 @@ def check_ids(
             f"The map {name} has {len(ids):,} entries, and {said.format(size=size)}.",
             "Export the draft again, map and head from one vocabulary.",
         )
-    found = _described(name, "ids", ids, None)
+    found = described(name, "ids", ids)
     draft.found["map"] = found
     _check_ids(draft, found, vocabulary)
 
@@ -283,7 +283,10 @@ def _marked(draft: InspectedDraft, vocabulary: int | None) -> np.ndarray | None:
         return None
 
 
-def _described(name: str, form: str, ids: np.ndarray, marked: np.ndarray | None) -> VocabularyMap:
+def described(
+    name: str, form: str, ids: np.ndarray, marked: np.ndarray | None = None
+) -> VocabularyMap:
+    """What a map is: `ids` [draft tokens], the target's ids; `marked` [target tokens], t2d."""
     agrees = None
     if marked is not None:
         inside = ids[(ids >= 0) & (ids < len(marked))]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
-from paceline.inspect.checkpoint import VocabularyMap
-from paceline.inspect.draft import InspectedDraft
+import numpy as np
+
+from paceline.inspect.draft import InspectedDraft, described
 
 MAP_FILE, MAP_KIND = "vocabulary_map.json", "paceline vocabulary map"
 """What `paceline derive` writes beside a draft whose vocabulary it cut."""
@@ -109,12 +109,12 @@ def _read_map(draft: InspectedDraft) -> None:
     except (OSError, ValueError, RecursionError) as error:
         draft.wrong(f"{MAP_FILE} can't be read: {error}.", "Derive the draft again.")
         return
-    ids = document.get("ids") if isinstance(document, Mapping) else None
+    ids: Any = document.get("ids") if isinstance(document, Mapping) else None
     whole = isinstance(ids, list) and all(type(one) is int for one in ids)
-    if not whole or not ids or document.get("kind") != MAP_KIND:
+    if not whole or max(ids, default=-1) < 0 or document.get("kind") != MAP_KIND:
         draft.wrong(f"{MAP_FILE} is not a vocabulary map.", "Derive the draft again.")
         return
-    known = [one for one in ids if one >= 0]
+    found = described(MAP_FILE, "ids", np.array([one for one in ids if one >= 0]))
     vocabulary = draft.number("vocab_size")
     if vocabulary is not None and len(ids) != vocabulary:
         draft.wrong(
@@ -122,21 +122,13 @@ def _read_map(draft: InspectedDraft) -> None:
             "Derive the draft again.",
         )
     size = document.get("target_tokens")
-    if isinstance(size, int) and max(known, default=0) >= size:
+    if isinstance(size, int) and found.highest >= size:
         draft.wrong(
-            f"{MAP_FILE} leads to id {max(known):,}, and the target has {size:,} tokens.",
+            f"{MAP_FILE} leads to id {found.highest:,}, and the target has {size:,} tokens.",
             "Derive the draft again.",
         )
-    if len(set(known)) != len(known):
+    if not found.distinct:
         draft.wrong(f"{MAP_FILE} leads two draft tokens to one of the target.", "Derive it again.")
-    draft.found["map"] = VocabularyMap(
-        MAP_FILE,
-        len(known),
-        "ids",
-        min(known, default=0),
-        max(known, default=0),
-        distinct=len(set(known)) == len(known),
-        rising=all(before < after for before, after in pairwise(known)),
-    )
+    draft.found["map"] = found
     if isinstance(size, int):
         draft.found["vocabulary_size"] = size
