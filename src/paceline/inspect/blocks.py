@@ -10,6 +10,7 @@ from paceline.inspect.draft import InspectedDraft, check_offsets
 
 
 def check_block(draft: InspectedDraft) -> None:
+    """The target's layers that it takes in, block size, mask, projection, head and map."""
     hidden = draft.number("hidden_size")
     vocabulary = draft.number("vocab_size")
     draft_vocabulary = draft.number("draft_vocab_size") or vocabulary

@@ -37,6 +37,7 @@ class InspectedDraft:
     def wrong(
         self, fact: str, hint: str, *, fatal: bool = True, stops: tuple[str, ...] = ()
     ) -> None:
+        """Note a problem, as `Files.wrong` does."""
         self.files.wrong(fact, hint, fatal=fatal, stops=stops)
 
     def numbers(self, value: object) -> tuple[int, ...]:
@@ -64,6 +65,7 @@ class InspectedDraft:
         return None
 
     def nested(self, name: str) -> Mapping[str, Any]:
+        """A mapping within its config; empty where there is none."""
         found = self.config.get(name)
         return found if isinstance(found, Mapping) else {}
 
@@ -122,6 +124,7 @@ class InspectedDraft:
             )
 
     def layer_numbers(self) -> set[int]:
+        """Of the transformer layers that it has weights of."""
         return {
             int(match[1])
             for name in self.tensors
@@ -152,6 +155,7 @@ def _layers(numbers: set[int]) -> str:
 
 
 def bare(name: str) -> str:
+    """A tensor's name without `model.`, the layer that EAGLE calls `midlayer` as `layers.0`."""
     name = name.removeprefix("model.")
     return name.replace("midlayer.", "layers.0.", 1) if name.startswith("midlayer.") else name
 

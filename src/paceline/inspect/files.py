@@ -59,6 +59,7 @@ class Tensor:
 
     @property
     def entries(self) -> int:
+        """How many numbers it has."""
         return math.prod(self.shape)
 
     def values(self) -> np.ndarray:
@@ -350,6 +351,7 @@ SMALL_TOGETHER = 1 << 24
 
 
 def check_finite(files: Files) -> None:
+    """Note norms, biases and other small weights with NaN or infinity; larger ones are not read."""
     left, broken = SMALL_TOGETHER, []
     for name, tensor in sorted(files.tensors.items()):
         if tensor.dtype not in FLOATS or tensor.bytes > min(SMALL, left):

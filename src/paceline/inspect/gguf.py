@@ -54,6 +54,7 @@ class GgufHeader:
 
 
 def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF. Raises OSError where it can't be read."""
     with path.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 

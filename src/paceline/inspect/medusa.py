@@ -26,6 +26,7 @@ def renamed(name: str) -> str:
 
 
 def check_medusa(draft: InspectedDraft) -> None:
+    """Heads, their layers and biases, and the map of a truncated vocabulary."""
     draft.tensors = {renamed(name): tensor for name, tensor in draft.tensors.items()}
     vocabulary = _rows(draft, draft.number("vocab_size"))
     truncated = draft.number("truncated_vocab_size")

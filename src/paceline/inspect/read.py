@@ -133,6 +133,7 @@ _NEEDED = (
 
 
 def architecture(config: Mapping[str, Any]) -> str | None:
+    """The first architecture that a config names."""
     names = config.get("architectures")
     return str(names[0]) if isinstance(names, list) and names else None
 
