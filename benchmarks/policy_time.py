@@ -54,7 +54,8 @@ def seconds(sequences: int, draft_s: float) -> list[float]:
     }
     costs = line(0.02, 0.001, drafts={"model": line(draft_s, 0.0005)})
     sources = [
-        Source(name, d.previewable, d.weighs, costs.drafts.get(name)) for name, d in drafts.items()
+        Source(name, d.previewable, d.has_confidence, costs.drafts.get(name))
+        for name, d in drafts.items()
     ]
     policy = MeasuredPolicy(costs, sources, say=lambda _: None)
     taken: list[float] = []

@@ -42,6 +42,27 @@ def test_the_example_draft_is_the_page_s_and_decodes_exactly() -> None:
     assert drafted.stats.accepted > 10
 
 
+def test_a_draft_needs_propose_and_nothing_else() -> None:
+    class OnlyThisDraft(paceline.Draft):
+        """What a stranger writes."""
+
+        def propose(self, contexts, limits):
+            return [
+                paceline.Proposal(tuple(context.history.tokens[-2:][:limit]), self.name)
+                for context, limit in zip(contexts, limits, strict=True)
+            ]
+
+    draft = OnlyThisDraft()
+    assert (draft.name, draft.summary) == ("only-this", "What a stranger writes.")
+    target = paceline.testing.ToyEngine(6, order=1, seed=2)
+    stop = paceline.StopConditions(max_tokens=30)
+    drafted = paceline.generate(target, [1, 2], draft=draft, max_draft_tokens=2, stop=stop)
+    assert drafted.tokens == paceline.generate(target, [1, 2], stop=stop).tokens
+    policy = paceline.measured_policy(target, {draft.name: draft})
+    chosen = paceline.generate(target, [1, 2], draft=draft, policy=policy, stop=stop)
+    assert chosen.tokens == drafted.tokens
+
+
 def test_the_example_without_a_model_runs() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "without_a_model.py"],

@@ -6,18 +6,17 @@ from paceline import Draft, Proposal
 
 
 class BigramDraft(Draft):
-    name = "bigram"
-    summary = "what followed each token last time; an example"
+    """What followed each token last time; an example."""
 
     def propose(self, contexts, limits):
         return [
-            Proposal(self.guess(context.history.tokens, max_draft_tokens), self.name)
-            for context, max_draft_tokens in zip(contexts, limits, strict=True)
+            Proposal(self.guess(context.history.tokens, limit), self.name)
+            for context, limit in zip(contexts, limits, strict=True)
         ]
 
-    def guess(self, tokens, max_draft_tokens):
+    def guess(self, tokens, limit):
         following = dict(pairwise(tokens))
         guessed = [tokens[-1]]
-        while guessed[-1] in following and len(guessed) <= max_draft_tokens:
+        while guessed[-1] in following and len(guessed) <= limit:
             guessed.append(following[guessed[-1]])
         return tuple(guessed[1:])

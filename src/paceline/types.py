@@ -225,16 +225,16 @@ class Preview(NamedTuple):
     tokens are all deterministic has one: to look at a token that was drawn, and then to leave it
     out, would break exactness (docs/exactness.md, non-anticipation).
 
-    tokens      the continuation it would offer
+    tokens          the continuation it would offer
     match_length    how much speaks for it: the length of the match, for a lookup. An accepted token
-                counts as one more. 0 if the draft weighs nothing.
-    each        instead, per token, how much speaks for it by itself, given those before it
-    parents     of a tree, as in a proposal; its first tokens are a tree too
+                    counts as one more. 0 where the draft tells none
+    confidences     instead, per token, how much speaks for it by itself, given those before it
+    parents         of a tree, as in a proposal; its first tokens are a tree too
     """
 
     tokens: Sequence[int]
     match_length: int
-    each: Sequence[int] | None = None
+    confidences: Sequence[int] | None = None
     parents: Sequence[int] | None = None
 
 

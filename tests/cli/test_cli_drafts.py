@@ -82,10 +82,10 @@ def test_profile_prices_whatever_holds_a_model(run) -> None:
 
 
 def test_plan_knows_what_it_can_price(run) -> None:
-    code, out, _ = run("plan", "toy:3", "-d", "recycle")
+    code, out, _ = run("break-even", "toy:3", "-d", "recycle")
     assert code == 0
     assert "match" not in out
-    code, _, err = run("plan", "toy:3", "-d", "tree:toy:4")
+    code, _, err = run("break-even", "toy:3", "-d", "tree:toy:4")
     assert code == 2
     assert "offers trees, and a plan prices chains" in err
 

@@ -126,7 +126,9 @@ def test_a_measured_policy_is_predicted_with_nothing_counted_before(run) -> None
         most_tokens=size,
         sources={"lookup": SourceTrace(*lists)},
     )
-    header = Header(target={}, temperature=0.0, sources={"lookup": True}, weighs=("lookup",))
+    header = Header(
+        target={}, temperature=0.0, sources={"lookup": True}, has_confidence=("lookup",)
+    )
 
     def served(*traces: Trace):
         policy = policy_named("measured", costs, header.sources)

@@ -55,7 +55,7 @@ class Rational(Draft):
     """Draws from rational distributions, so that nothing is rounded."""
 
     name = summary = "rational"
-    continues = True
+    can_continue = True
 
     def __init__(self, distributions: Callable[..., Distribution | None], most: int = 9) -> None:
         self.distributions, self.most = distributions, most
@@ -237,7 +237,12 @@ def test_a_tree_that_was_not_announced_is_refused() -> None:
 def test_only_what_is_previewable_in_every_part_is_previewable() -> None:
     engine = ToyEngine(8)
     two = FirstDraft([LookupDraft(min_match=3), LookupDraft()])
-    assert (two.previewable, two.weighs, two.branches, two.engine) == (True, True, False, None)
+    assert (two.previewable, two.has_confidence, two.branches, two.engine) == (
+        True,
+        True,
+        False,
+        None,
+    )
     one = context(tokens=[1, 2, 3, 1, 2])
     two.open(one)
     two.prefill([one])
@@ -245,10 +250,10 @@ def test_only_what_is_previewable_in_every_part_is_previewable() -> None:
     assert two.propose([one], [2])[0].tokens == (3, 1), "what was told is what is offered"
 
     unlike = FirstDraft([LookupDraft(), RecycleDraft()])
-    assert (unlike.previewable, unlike.weighs, unlike.branches) == (False, False, True)
+    assert (unlike.previewable, unlike.has_confidence, unlike.branches) == (False, False, True)
 
     model = FirstDraft([LookupDraft(), ModelDraft(engine, engine)])
-    assert (model.previewable, model.weighs, model.engine) == (False, False, engine)
+    assert (model.previewable, model.has_confidence, model.engine) == (False, False, engine)
     several = FirstDraft([ModelDraft(engine, engine), ModelDraft(engine, engine)])
     assert several.engine is None, "one model's costs are not the price of two"
 

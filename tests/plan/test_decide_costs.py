@@ -46,7 +46,7 @@ def decided(
             **changes,
         }
     )
-    free = {"lookup": Source("lookup", previewable=True, weighs=True)}
+    free = {"lookup": Source("lookup", previewable=True, has_confidence=True)}
     sources = [free.get(name) or Source(name, costs=DRAFTS[name]) for name in names]
     plan = decide_costs(make_plan(costs, sources, acceptances), TARGET, FACTS, file="c.json")
     assert plan_from_json(json.loads(json.dumps(plan.as_json()))) == plan

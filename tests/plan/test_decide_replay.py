@@ -318,7 +318,10 @@ def test_a_real_replay_s_break_even_is_the_seconds_of_its_drafted_rounds() -> No
     log = Log(answers)
     traces = tuple(replay(log, drafts, {5}))
     header = Header(
-        target=target.metadata(), temperature=0.0, sources=sources_of(drafts), weighs=("lookup",)
+        target=target.metadata(),
+        temperature=0.0,
+        sources=sources_of(drafts),
+        has_confidence=("lookup",),
     )
     recording = Recording(header, traces)
     result = ReplayResult(
@@ -335,7 +338,7 @@ def test_a_real_replay_s_break_even_is_the_seconds_of_its_drafted_rounds() -> No
     result.prices[1] = prices_of(Wanted(recording, costs, [AUTO, "lookup:4"], [1]), 1)
     plan = decide_replay(json.loads(json.dumps(result.as_document())), configuration="lookup:4")
 
-    policy = policy_named("lookup:4", costs, recording.known_sources, header.weighs)
+    policy = policy_named("lookup:4", costs, recording.known_sources, header.has_confidence)
     served = simulate(recording, costs, policy).served
     rounds = [round for one in served for round in one.rounds if not round.prefill]
     drafted = [round for round in rounds if round.width > 1]

@@ -35,7 +35,10 @@ CHEAP, DEAR = line(0.005, 0.0001), line(0.1, 0.002)
 
 
 def policy(target: Costs = FLAT, draft: Costs = CHEAP, *, frozen=True, **options) -> MeasuredPolicy:
-    sources = [Source("lookup", previewable=True, weighs=True), Source("model", costs=draft)]
+    sources = [
+        Source("lookup", previewable=True, has_confidence=True),
+        Source("model", costs=draft),
+    ]
     options.setdefault("say", lambda _: None)
     return MeasuredPolicy(target, sources, frozen=frozen, **options)
 
@@ -100,7 +103,7 @@ class Empty(LookupDraft):
     """A draft with an engine that never has anything to offer, as one beyond its context."""
 
     name = "empty"
-    previewable = weighs = False
+    previewable = has_confidence = False
 
     def propose(self, contexts, limits):
         return [Proposal((), self.name) for _ in contexts]

@@ -12,7 +12,7 @@ from paceline.types import Preview
 
 
 def test_a_request_starts_from_what_all_requests_know() -> None:
-    shared = Shared(weighs=True)
+    shared = Shared(has_confidence=True)
     cold = Acceptance(shared).chances(2, 1)[0]
     for _ in range(200):
         Acceptance(shared).learn(2, 0, 1)
@@ -20,17 +20,17 @@ def test_a_request_starts_from_what_all_requests_know() -> None:
 
 
 def test_acceptance_is_the_product_over_positions() -> None:
-    known = Acceptance(Shared(weighs=False, prior=np.full(11, 0.5)))
+    known = Acceptance(Shared(has_confidence=False, prior=np.full(11, 0.5)))
     # 0.5 less half a standard error of four observations
     assert known.chances(0, 3) == pytest.approx([0.375, 0.375**2, 0.375**3])
-    weighed = Acceptance(Shared(weighs=True))
+    weighed = Acceptance(Shared(has_confidence=True))
     # a match of 1 that was right once is a match of 2
     assert weighed.chances(1, 2)[1] == weighed.chances(1, 1)[0] * weighed.chances(2, 1)[0]
     assert len(weighed.chances(1000, MOST)) == MOST
 
 
 def test_longer_matches_are_trusted_more_before_anything_was_counted() -> None:
-    known = Acceptance(Shared(weighs=True))
+    known = Acceptance(Shared(has_confidence=True))
     chances = [known.chances(length, 1)[0] for length in range(1, 40)]
     assert chances == sorted(chances)
     assert chances[0] < 0.3
@@ -39,7 +39,7 @@ def test_longer_matches_are_trusted_more_before_anything_was_counted() -> None:
 
 def test_tokens_behind_the_first_wrong_one_are_not_judged() -> None:
     """Position 0 always right, position 1 always wrong; nothing is ever known of position 2."""
-    known = Acceptance(Shared(weighs=False, prior=np.full(11, 0.5)))
+    known = Acceptance(Shared(has_confidence=False, prior=np.full(11, 0.5)))
     for _ in range(300):
         known.judge(Preview([7, 8, 9], 0), [7, 1, 9])
     steps = known.steps(0)
@@ -50,7 +50,7 @@ def test_tokens_behind_the_first_wrong_one_are_not_judged() -> None:
 
 
 def test_a_preview_longer_than_what_was_committed_is_censored() -> None:
-    known = Acceptance(Shared(weighs=False))
+    known = Acceptance(Shared(has_confidence=False))
     known.judge(Preview([7, 8, 9], 0), [7])
     assert (known.judged, known.accepted) == (1, 1)
     known.judge(Preview([7], 0), [7, 8])
@@ -60,7 +60,7 @@ def test_a_preview_longer_than_what_was_committed_is_censored() -> None:
 def test_the_estimate_comes_to_the_truth() -> None:
     """A draft that is right with 0.9, 0.6, 0.3 by position. 2,000 proposals, seed fixed; cells
     remember about 50 observations, so four standard errors are 0.28 at most."""
-    source, known = random.Random(5), Acceptance(Shared(weighs=False))
+    source, known = random.Random(5), Acceptance(Shared(has_confidence=False))
     truth = [0.9, 0.6, 0.3]
     for _ in range(2000):
         right = 0
@@ -71,7 +71,7 @@ def test_the_estimate_comes_to_the_truth() -> None:
 
 
 def test_a_changed_text_is_noticed_and_a_request_forgets() -> None:
-    known = Acceptance(Shared(weighs=True))
+    known = Acceptance(Shared(has_confidence=True))
     for _ in range(500):
         known.learn(4, 1, 1)
     assert known.chances(4, 1)[0] > 0.95
@@ -80,11 +80,11 @@ def test_a_changed_text_is_noticed_and_a_request_forgets() -> None:
     assert known.chances(4, 1)[0] < 0.6
 
 
-TREE = Preview([7, 8, 9, 5], 0, each=[3, 2, 4, 1], parents=[-1, -1, 1, 0])
+TREE = Preview([7, 8, 9, 5], 0, confidences=[3, 2, 4, 1], parents=[-1, -1, 1, 0])
 
 
 def test_of_a_tree_every_child_of_a_right_token_is_judged() -> None:
-    known = Acceptance(Shared(weighs=True))
+    known = Acceptance(Shared(has_confidence=True))
     before = known.steps(0, 8)
     known.judge(TREE, [8, 6, 5])
     # 7 wrong and 8 right under the root, 9 wrong under 8; 5 hangs on a token that was wrong.
@@ -95,20 +95,20 @@ def test_of_a_tree_every_child_of_a_right_token_is_judged() -> None:
 
 
 def test_a_tree_is_as_likely_as_its_paths_and_never_rises() -> None:
-    known = Acceptance(Shared(weighs=True))
+    known = Acceptance(Shared(has_confidence=True))
     three, two, four, one = (known.steps(match_length, 1)[0] for match_length in (3, 2, 4, 1))
     assert known.ahead(TREE, 4) == pytest.approx(
         [three, two, two * four, min(two * four, three * one)]
     )
     assert known.ahead(TREE, 2) == known.ahead(TREE, 4)[:2]
-    likelier = Preview([7, 8], 0, each=[1, 5], parents=[-1, -1])
+    likelier = Preview([7, 8], 0, confidences=[1, 5], parents=[-1, -1])
     first, second = known.ahead(likelier, 2)
     assert second == first < known.steps(5, 1)[0]
 
 
 def test_evidence_of_its_own_for_each_token_of_a_chain() -> None:
-    known = Acceptance(Shared(weighs=True))
-    chain = Preview([7, 8, 9], 0, each=[4, 1, 6])
+    known = Acceptance(Shared(has_confidence=True))
+    chain = Preview([7, 8, 9], 0, confidences=[4, 1, 6])
     four, one, six = (known.steps(match_length, 1)[0] for match_length in (4, 1, 6))
     assert known.ahead(chain, 3) == pytest.approx([four, four * one, four * one * six])
     known.judge(chain, [7, 1])
@@ -116,12 +116,12 @@ def test_evidence_of_its_own_for_each_token_of_a_chain() -> None:
 
 
 def test_a_draft_may_bring_its_own_prior() -> None:
-    shared = Shared(weighs=True, prior=prior_of([0.1, 0.9]))
+    shared = Shared(has_confidence=True, prior=prior_of([0.1, 0.9]))
     assert shared.chances == pytest.approx([0.1, *[0.9] * 10])
 
 
 def test_caution_goes_with_evidence() -> None:
-    known = Acceptance(Shared(weighs=True))
+    known = Acceptance(Shared(has_confidence=True))
     before = known.steps(4)[0]
     shared = known.shared.rng(4)
     assert shared - before == pytest.approx(0.5 * (shared * (1 - shared) / 4) ** 0.5)

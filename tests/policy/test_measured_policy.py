@@ -105,7 +105,10 @@ def enumerated(kind: type[MeasuredPolicy] | None, verifier, draft_kind=ModelDraf
             "model": draft_kind(ToyEngine(3, seed=9, end_tokens=(2,)), engine),
             "lookup": LookupDraft(),
         }
-        sources = [Source("lookup", previewable=True, weighs=True), Source("model", costs=CHEAP)]
+        sources = [
+            Source("lookup", previewable=True, has_confidence=True),
+            Source("model", costs=CHEAP),
+        ]
         chosen = kind(FLAT, sources, frozen=True, most=2) if kind else fixed(None, 0)
         decoder = Decoder(engine, drafts, verifier(), chosen)
         sampling = Sampling(temperature=0.9, repetition_penalty=1.2)
@@ -188,7 +191,9 @@ def test_a_batch_shares_one_budget_of_rows() -> None:
     """Rows are cheap up to six and dear beyond: the sequence whose match is long gets them."""
     points = [Point(2, 2, 0, 0.1), Point(6, 2, 0, 0.11), Point(7, 2, 0, 0.3), Point(20, 2, 0, 0.9)]
     costs = Costs(key={}, points=(Point(1, 1, 0, 0.1), Point(2, 1, 0, 0.1), *points))
-    chosen = MeasuredPolicy(costs, [Source("lookup", previewable=True, weighs=True)], frozen=True)
+    chosen = MeasuredPolicy(
+        costs, [Source("lookup", previewable=True, has_confidence=True)], frozen=True
+    )
 
     def stream(match_length: int) -> SimulatedStream:
         count = 60

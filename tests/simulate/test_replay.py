@@ -309,7 +309,9 @@ def recording(*answers: tuple[str, str]) -> Recording:
         prompt("abcdabcd", text, category, str(number))
         for number, (text, category) in enumerate(answers)
     )
-    header = Header(target={}, temperature=0.0, sources=sources_of(drafts), weighs=("lookup",))
+    header = Header(
+        target={}, temperature=0.0, sources=sources_of(drafts), has_confidence=("lookup",)
+    )
     return Recording(header, tuple(replay(read_log(Workload("log", some), engine), drafts, ())))
 
 

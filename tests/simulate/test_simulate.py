@@ -74,7 +74,9 @@ def recorded(policy, drafts, *, temperature=0.0, together=1, fixed_by="measured"
 
 
 def measured() -> MeasuredPolicy:
-    return MeasuredPolicy(COSTS, [Source("lookup", previewable=True, weighs=True)], frozen=True)
+    return MeasuredPolicy(
+        COSTS, [Source("lookup", previewable=True, has_confidence=True)], frozen=True
+    )
 
 
 def shape(rounds):

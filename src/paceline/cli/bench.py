@@ -270,7 +270,9 @@ def _record(
         target=engine.metadata(),
         temperature=result.configurations[0].sampling.temperature,
         sources=sources_of(drafts),
-        weighs=tuple(name for name, d in drafts.items() if d.weighs and is_replayable(d)),
+        has_confidence=tuple(
+            name for name, d in drafts.items() if d.has_confidence and is_replayable(d)
+        ),
         command=("paceline", *sys.argv[1:]),
     )
     prompts = {prompt.id: prompt for prompt in workload.prompts}

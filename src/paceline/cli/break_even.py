@@ -162,7 +162,9 @@ def _source(costs: Costs, name: str, file: str) -> Source:
         return Source(name, costs=costs.drafts[name])
     kind = name.partition(":")[0]
     if kind in plugins.names("draft") and plugins.find("draft", kind).previewable:
-        return Source(name, previewable=True, weighs=True, prior=plugins.find("draft", kind).prior)
+        return Source(
+            name, previewable=True, has_confidence=True, prior=plugins.find("draft", kind).prior
+        )
     raise unknown_name(f"draft in the costs of {file}", name, ["lookup", *costs.drafts])
 
 

@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
             target=target.metadata(),
             temperature=sampling.temperature,
             sources=sources_of(drafts),
-            weighs=tuple(name for name, draft in drafts.items() if draft.weighs),
+            has_confidence=tuple(name for name, draft in drafts.items() if draft.has_confidence),
             command=("paceline", *sys.argv[1:]),
         )
         result = ReplayResult(

@@ -130,7 +130,7 @@ def _policy(spec: str, costs: Costs, recording: Recording) -> Policy:
             "unknown.",
             "Record a run that asks it.",
         )
-    return policy_named(spec, costs, known, recording.header.weighs)
+    return policy_named(spec, costs, known, recording.header.has_confidence)
 
 
 def _speedup(found: dict[str, Simulation], spec: str) -> float | None:

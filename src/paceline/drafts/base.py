@@ -5,6 +5,7 @@ docs/drafts.md has one in twenty lines.
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -82,47 +83,90 @@ class AnswerPreviews(NamedTuple):
 class Draft(abc.ABC):
     """Proposes tokens for many sequences at once.
 
-    The loop calls `open`, then `prefill` once, then `propose` and `observe` round by round, then
-    `close`. Every proposal must carry the distribution each token was drawn from, or None where
-    the token was chosen without looking at chance; that alone keeps decoding exact, however bad
-    the draft.
+    A subclass needs `propose`, and nothing else. The other members have defaults, in two groups:
+    what the policy may know of the draft, and what the loop tells it. The loop calls `open`, then
+    `prefill` once, then `propose` and `observe` round by round, then `close`.
+
+    Decoding stays exact, however bad the draft, as long as every proposal carries the distribution
+    that each token was sampled from, or None where the token is deterministic.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    """One line for `paceline list`: what it proposes and what it needs."""
+    @abc.abstractmethod
+    def propose(
+        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
+    ) -> list[Proposal]:
+        """A proposal per context, of at most its limit (1 or more) of tokens. Fewer, or none, is
+        a legal answer.
+
+        What is proposed and how much may depend on anything but the sampled tokens themselves
+        being likely or not: a token sampled from a distribution and then left out for its own
+        probability breaks exactness (docs/exactness.md, non-anticipation).
+        """
+
+    # What it is called, and how it is made.
+
+    name: ClassVar[str] = ""
+    """What it is called; unless given, its class's name: BigramDraft is "bigram"."""
+
+    summary: ClassVar[str] = ""
+    """One line for `paceline list`: what it proposes and what it needs; unless given, the first
+    line of its class's docstring."""
 
     takes: ClassVar[str] = ""
     """What a specification names behind its options: "model", "drafts", or "" for nothing. `create`
     then gets the loaded `engine`, which is the draft's to close, or the list `drafts`, which are
     the draft's to release."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not cls.name:
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).lower()
+            cls.name = cls.name.removesuffix("-draft") or cls.name
+        if not cls.summary:
+            cls.summary = (cls.__doc__ or "").strip().partition("\n")[0]
+
+    @classmethod
+    def create(cls, target: Engine, **options: Any) -> Draft:  # noqa: ARG003
+        """A draft for a target, from the options of the command line's `-d name:key=value,…`."""
+        if options:
+            raise SettingError(
+                f"The draft {cls.name!r} has no option {min(options)!r}.", "Leave it out."
+            )
+        return cls()
+
+    # What the policy may know.
+
     engine: Engine | None = None
     """Whose forwards a proposal takes; None where it takes none, or none that can be priced."""
-
-    previewable: bool = False
-    """Whether `preview` tells a proposal before it is asked for. Such a draft costs next to nothing
-    and chooses all its tokens outright; it is opened with the request, to be watched."""
-
-    weighs: bool = False
-    """Whether `Preview.match_length` says how much speaks for a proposal."""
-
-    prior: AbstractSequence[float] | None = None
-    """Chance that a token is right by its evidence 0, 1, 2, …, before anything was counted; the
-    last one holds beyond. None leaves it to the policy: what is usual of lookups, or of models."""
-
-    observes_logits: bool = False
-    """Whether it wants to see the target's rows of every round (`observe_logits`)."""
-
-    branches: bool = False
-    """Whether its proposals may be trees."""
 
     forwards: int | None = None
     """Most forwards of `engine` that a proposal takes; None is one for each token."""
 
-    continues: bool = False
+    branches: bool = False
+    """Whether its proposals may be trees."""
+
+    previewable: bool = False
+    """Whether `preview` tells a proposal before it is asked for. Such a draft costs next to
+    nothing, and all its tokens are deterministic."""
+
+    has_confidence: bool = False
+    """Whether its previews tell a match length or confidences."""
+
+    prior: AbstractSequence[float] | None = None
+    """Chance that a token is right by its match length or confidence 0, 1, 2, …, before anything
+    was counted; the last one holds beyond. None leaves it to the policy."""
+
+    observes_logits: bool = False
+    """Whether it wants to see the target's rows of every round (`observe_logits`)."""
+
+    can_continue: bool = False
     """Whether it can go on behind drafted tokens that another draft offers
     (`next_distributions`)."""
+
+    @property
+    def remembers(self) -> bool:
+        """Whether anything passes from one request to another; a bench refuses such a draft."""
+        return False
 
     def preview(self, context: Context, most: int) -> Preview:
         """The first `most` tokens that `propose` would offer now to a policy that looks first. Only
@@ -145,19 +189,23 @@ class Draft(abc.ABC):
         `open`, when that is all of them."""
         return 0
 
-    @property
-    def remembers(self) -> bool:
-        """Whether anything passes from one request to another; a bench refuses such a draft."""
-        return False
+    def next_distributions(
+        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
+    ) -> list[Distribution | None]:
+        """Per context the distribution of its next token behind these drafted tokens, its own or
+        another's, which stand behind the history and in none; None where it has nothing to offer.
+        Only for a draft that `can_continue`.
 
-    @classmethod
-    def create(cls, target: Engine, **options: Any) -> Draft:  # noqa: ARG003
-        """A draft for a target, from the options of the command line's `-d name:key=value,…`."""
-        if options:
-            raise SettingError(
-                f"The draft {cls.name!r} has no option {min(options)!r}.", "Leave it out."
-            )
-        return cls()
+        The distribution may depend on all that comes before the token, and on nothing of the token
+        itself.
+        """
+        raise NotImplementedError(f"the draft {self.name} can't continue behind drafted tokens")
+
+    def metadata(self) -> dict[str, Any]:
+        """What a reader of a measurement must know of this draft."""
+        return {"draft": self.name}
+
+    # What the loop tells.
 
     def open(self, context: Context) -> None:  # noqa: B027
         """A request begins."""
@@ -165,36 +213,12 @@ class Draft(abc.ABC):
     def prefill(self, contexts: AbstractSequence[Context]) -> None:  # noqa: B027
         """Read the prompts, so that the first proposal costs what every other costs."""
 
-    @abc.abstractmethod
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
-        """A proposal per context, of at most its limit (1 or more) of tokens. Fewer, or none, is
-        a legal answer.
-
-        What is proposed and how much may depend on anything but the drawn tokens themselves
-        being likely or not: a token drawn from a distribution and then left out for its own
-        probability breaks exactness (docs/exactness.md, non-anticipation).
-        """
-
-    def next_distributions(
-        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Distribution | None]:
-        """Per context the distribution of its next token behind these drafted tokens, its own or
-        another's, which stand behind the history and in none; None where it has nothing to offer.
-        Only for a draft that `continues`.
-
-        The distribution may depend on all that comes before the token, and on nothing of the token
-        itself.
-        """
-        raise NotImplementedError(f"the draft {self.name} can't continue behind drafted tokens")
-
     def observe(self, context: Context, committed: AbstractSequence[int]) -> None:  # noqa: B027
         """These tokens were just committed (they already stand at the history's end)."""
 
     def observe_logits(self, context: Context, verified: VerifiedRound) -> None:  # noqa: B027
-        """A round was judged, whoever proposed, and this is what the target said; nothing of it is
-        committed yet. What is learned serves later rounds only."""
+        """A round was verified, whoever proposed, and this is what the target said; nothing of it
+        is committed yet. What is learned serves later rounds only."""
 
     def observe_best(  # noqa: B027
         self, context: Context, proposed: AbstractSequence[int], best: AbstractSequence[int]
@@ -207,7 +231,3 @@ class Draft(abc.ABC):
 
     def release(self) -> None:  # noqa: B027
         """Free what the draft holds, a model for instance."""
-
-    def metadata(self) -> dict[str, Any]:
-        """What a reader of a measurement must know of this draft."""
-        return {"draft": self.name}

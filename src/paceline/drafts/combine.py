@@ -97,7 +97,7 @@ class FirstDraft(CombinedDraft):
         # Evidence of different drafts is not told in the same measure: then the whole has to be
         # asked to be known.
         self.previewable = all(p.previewable for p in parts) and len({p.name for p in parts}) == 1
-        self.weighs = self.previewable and all(part.weighs for part in parts)
+        self.has_confidence = self.previewable and all(part.has_confidence for part in parts)
         self.prior = parts[0].prior if self.previewable else None
         self.branches = any(part.branches for part in parts)
 
@@ -141,7 +141,7 @@ class CascadeDraft(CombinedDraft):
                 f"The draft {parts[0].name!r} offers trees, and a cascade goes on behind a chain.",
                 "Let it offer chains, or put another one first.",
             )
-        check_continues(self.name, parts[1:])
+        check_can_continue(self.name, parts[1:])
 
     def propose(
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
@@ -167,10 +167,10 @@ class CascadeDraft(CombinedDraft):
         return Proposal(first.tokens + more.tokens, self.name, tuple(distributions))
 
 
-def check_continues(whole: str, parts: AbstractSequence[Draft]) -> None:
+def check_can_continue(whole: str, parts: AbstractSequence[Draft]) -> None:
     """Refuse parts that can't go on behind drafted tokens."""
     for part in parts:
-        if not part.continues:
+        if not part.can_continue:
             raise SettingError(
                 f"The draft {part.name!r} can't go on behind drafted tokens, as {whole!r} needs.",
                 "Drafts that can: lookup, and models.",

@@ -26,7 +26,11 @@ class FirstBranch(CombinedDraft):
     def __init__(self, draft: Draft, unable: str) -> None:
         self.parts, self._unable = [draft], unable
         self.engine, self.forwards = draft.engine, draft.forwards
-        self.previewable, self.weighs, self.prior = draft.previewable, draft.weighs, draft.prior
+        self.previewable, self.has_confidence, self.prior = (
+            draft.previewable,
+            draft.has_confidence,
+            draft.prior,
+        )
         self.observes_logits = draft.observes_logits
 
     def preview(self, context: Context, most: int) -> Preview:
@@ -35,8 +39,10 @@ class FirstBranch(CombinedDraft):
         if found.parents is None:
             return found
         path = _first_children(found.parents)
-        each = None if found.each is None else [found.each[index] for index in path]
-        return Preview([found.tokens[index] for index in path], found.match_length, each)
+        confidences = (
+            None if found.confidences is None else [found.confidences[index] for index in path]
+        )
+        return Preview([found.tokens[index] for index in path], found.match_length, confidences)
 
     def propose(
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]

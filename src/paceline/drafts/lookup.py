@@ -64,8 +64,8 @@ class LookupDraft(Draft):
     summary = "what followed the last longest match in prompt and output; needs nothing"
 
     previewable = True
-    weighs = True
-    continues = True
+    has_confidence = True
+    can_continue = True
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.drafts.calibrate import WEIGHTS, Calibration, is_greedy, worth_by_weight
-from paceline.drafts.combine import CombinedDraft, check_continues
+from paceline.drafts.combine import CombinedDraft, check_can_continue
 from paceline.drafts.options import read_options, yes_or_no
 from paceline.drafts.stepwise import draw_on
 from paceline.engines.base import Engine
@@ -41,7 +41,7 @@ class MixtureDraft(CombinedDraft):
         "two drafts' distributions mixed at each position; weight=W (of the first), DRAFT+DRAFT"
     )
 
-    continues = True
+    can_continue = True
 
     def __init__(
         self, parts: AbstractSequence[Draft], weight: Any = 0.5, *, calibrate: bool = False
@@ -53,7 +53,7 @@ class MixtureDraft(CombinedDraft):
             )
         if not 0 <= weight <= 1:
             raise SettingError(f"weight is {weight}.", "It must be from 0 to 1.")
-        check_continues(self.name, parts)
+        check_can_continue(self.name, parts)
         self.weight, self.calibrate = weight, calibrate
         self.observes_logits = self.observes_logits or calibrate
         self._calibrations: dict[Context, Calibration] = {}

@@ -51,7 +51,7 @@ class ModelDraft(Draft):
     summary = "a smaller model of the same family; needs its file, directory or name"
 
     takes = "model"
-    continues = True
+    can_continue = True
 
     engine: Engine
 

@@ -78,7 +78,7 @@ class RecycleDraft(Draft):
     summary = "what the target held likely after the same tokens; trees; needs nothing"
 
     previewable = True
-    weighs = True
+    has_confidence = True
     observes_logits = True
     prior = (0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 

@@ -106,7 +106,7 @@ class TreeDraft(ModelDraft):
     name = "tree"
     summary = "a smaller model's likeliest branches; needs a target and verifier for trees"
     branches = True
-    continues = False
+    can_continue = False
 
     def __init__(
         self, engine: Engine, target: Engine, *, depth: int = DEPTH, branches: int = BRANCHES

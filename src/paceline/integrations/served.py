@@ -87,7 +87,7 @@ class DraftServer:
         self.drafts = dict(drafts)
         self.costs = LearnedCosts() if costs is None else costs
         sources = [
-            Source(name, previewable=True, weighs=draft.weighs, prior=draft.prior)
+            Source(name, previewable=True, has_confidence=draft.has_confidence, prior=draft.prior)
             for name, draft in drafts.items()
         ]
         self.policy = MeasuredPolicy(self.costs, sources, most=max_draft_tokens)

@@ -144,7 +144,7 @@ def _draft_plan(costs: Costs, source: Source, acceptances: Sequence[float]) -> D
             )
             for acceptance in acceptances
         },
-        matches=tuple(_matches(priced)) if source.weighs and source.prior is None else (),
+        matches=tuple(_matches(priced)) if source.has_confidence and source.prior is None else (),
         break_even={
             max_draft_tokens: break_even_acceptance(max_draft_tokens, priced.r, **terms)
             for max_draft_tokens in _LIMITS
@@ -160,7 +160,7 @@ def _title(source: Source) -> str:
 
 def _matches(priced: Prices) -> Iterable[Best]:
     """The best limit by length of match: acceptance is the mean over the lengths of that name."""
-    known = Acceptance(Shared(weighs=True))
+    known = Acceptance(Shared(has_confidence=True))
     for name, low, high in MATCHES:
         acceptance = np.mean([known.chances(n, MOST) for n in range(low, high + 1)], axis=0)
         gains = speed_up_of(acceptance, priced)

@@ -59,14 +59,14 @@ def prior_of(chances: Sequence[float]) -> np.ndarray:
 class Shared:
     """What all requests together know of a source; each request starts from it.
 
-    weighs    the source gives evidence; else it is counted by position
+    has_confidence    the source gives evidence; else it is counted by position
     prior     chance per cell before anything was counted
     """
 
-    def __init__(self, *, weighs: bool, prior: np.ndarray | None = None) -> None:
-        self.weighs = weighs
+    def __init__(self, *, has_confidence: bool, prior: np.ndarray | None = None) -> None:
+        self.has_confidence = has_confidence
         if prior is None:
-            prior = prior_by_match_length() if weighs else prior_by_position()
+            prior = prior_by_match_length() if has_confidence else prior_by_position()
         self._right: list[float] = (_PRIOR_WEIGHT * prior).tolist()
         self._judged = [_PRIOR_WEIGHT] * len(_EDGES)
         self._start_right, self._start_judged = list(self._right), list(self._judged)
@@ -102,7 +102,9 @@ class Acceptance:
 
     def steps(self, match_length: int, count: int = MOST) -> list[float]:
         """Entry i: chance that token i is right if those before it were; at most MOST of them."""
-        start = (match_length if match_length < _LAST else _LAST) if self.shared.weighs else 0
+        start = (
+            (match_length if match_length < _LAST else _LAST) if self.shared.has_confidence else 0
+        )
         return self._by_start[start : start + count]
 
     def ahead(self, preview: Preview, most: int) -> list[float]:
@@ -110,7 +112,7 @@ class Acceptance:
         it on its path are. It never rises: of a tree's tokens the first ones are meant to be the
         likeliest, and where counting says otherwise the later ones are taken for no likelier."""
         count = min(most, len(preview.tokens), MOST)
-        if preview.each is None and preview.parents is None:
+        if preview.confidences is None and preview.parents is None:
             return prefix_acceptance(self.steps(preview.match_length, count))
         steps = [self._by_start[start] for start in _starts(preview)[:count]]
         if preview.parents is None:
@@ -127,7 +129,9 @@ class Acceptance:
     def learn(self, match_length: int, right: int, judged: int) -> None:
         """`judged` tokens of a proposal were judged, the first `right` of them accepted: all, or
         all but the last."""
-        start = (match_length if match_length < _LAST else _LAST) if self.shared.weighs else 0
+        start = (
+            (match_length if match_length < _LAST else _LAST) if self.shared.has_confidence else 0
+        )
         for index in range(judged):
             self._count(_CELLS[start + index], 1.0 if index < right else 0.0)
         self.judged += judged
@@ -151,7 +155,7 @@ class Acceptance:
     def judge(self, preview: Preview, committed: Sequence[int]) -> None:
         """Learn from what a source would have offered before these tokens were committed, asked
         or not. The first wrong token is the last one judged."""
-        if preview.each is not None or preview.parents is not None:
+        if preview.confidences is not None or preview.parents is not None:
             self._judge_each(preview, committed)
             return
         tokens, match_length = preview.tokens, preview.match_length
@@ -210,8 +214,8 @@ def prefix_acceptance(steps: Sequence[float]) -> list[float]:
 
 def _starts(preview: Preview) -> list[int]:
     """Where in the table each token of a preview stands."""
-    if preview.each is not None:
-        return [min(match_length, _LAST) for match_length in preview.each]
+    if preview.confidences is not None:
+        return [min(match_length, _LAST) for match_length in preview.confidences]
     return [min(preview.match_length + depth, _LAST) for depth in _depths(preview.parents or ())]
 
 

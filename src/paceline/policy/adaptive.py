@@ -45,7 +45,7 @@ class Source:
     """A draft on offer, as the policy sees it.
 
     previewable    `Draft.previewable`: free, and judged in every round whether asked or not
-    weighs         `Draft.weighs`: it says how much speaks for a proposal
+    has_confidence         `Draft.has_confidence`: it says how much speaks for a proposal
     prior          `Draft.prior`
     branches       `Draft.branches`
     forwards       `Draft.forwards`
@@ -55,7 +55,7 @@ class Source:
 
     name: str
     previewable: bool = False
-    weighs: bool = False
+    has_confidence: bool = False
     costs: Costs | None = None
     prior: Sequence[float] | None = None
     branches: bool = False
@@ -281,7 +281,7 @@ class MeasuredPolicy:
             prior = None if source.prior is None else prior_of(source.prior)
             if prior is None and source.branches and not source.previewable:
                 prior = prior_by_place()
-            self._shared[key] = Shared(weighs=source.weighs, prior=prior)
+            self._shared[key] = Shared(has_confidence=source.has_confidence, prior=prior)
         return self._shared[key]
 
     def _options(self, stream: StreamView, notes: _Notes) -> list[_Option]:

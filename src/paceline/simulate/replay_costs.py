@@ -132,7 +132,7 @@ def _served(
 ) -> tuple[Served, ...] | SettingError:
     if len(recording.traces) < batch:
         return SettingError(f"Fewer answers than a batch of {batch}.")
-    policy = policy_named(spec, costs, recording.known_sources, recording.header.weighs)
+    policy = policy_named(spec, costs, recording.known_sources, recording.header.has_confidence)
     try:
         found: Simulation = simulate(recording, costs, policy, batch=batch)
     except SettingError as error:

@@ -201,14 +201,17 @@ def _served(stream: SimulatedStream) -> Served:
 
 
 def policy_named(
-    spec: str, costs: Costs, sources: Mapping[str, bool], weighs: Collection[str] | None = None
+    spec: str,
+    costs: Costs,
+    sources: Mapping[str, bool],
+    has_confidence: Collection[str] | None = None,
 ) -> Policy:
     """A fresh policy: "measured" (the default policy, with costs kept as they are), "baseline", or
     "DRAFT:LIMIT" for the same draft and limit in every round.
 
     sources    the recorded drafts, and whether each is previewable. "measured" leaves out those
                that are neither that nor in the costs.
-    weighs     those whose evidence counts; unless given, all previewable ones
+    has_confidence     those whose evidence counts; unless given, all previewable ones
     """
     if spec == "baseline":
         return fixed(None, 0)
@@ -217,7 +220,7 @@ def policy_named(
             Source(
                 name,
                 previewable,
-                previewable if weighs is None else name in weighs,
+                previewable if has_confidence is None else name in has_confidence,
                 None if previewable else costs.drafts[name],
             )
             for name, previewable in sources.items()

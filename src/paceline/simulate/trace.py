@@ -71,13 +71,13 @@ class Header:
 
     target     the engine's facts
     sources    by name, whether the draft is previewable
-    weighs     names of those whose evidence counts
+    has_confidence     names of those whose evidence counts
     """
 
     target: Any
     temperature: float
     sources: Mapping[str, bool]
-    weighs: tuple[str, ...] = ()
+    has_confidence: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
     def as_document(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Header:
             "target": self.target,
             "temperature": self.temperature,
             "sources": {
-                name: {"previewable": known, "weighs": name in self.weighs}
+                name: {"previewable": known, "has_confidence": name in self.has_confidence}
                 for name, known in self.sources.items()
             },
             "command": list(self.command),
@@ -179,7 +179,9 @@ def _header(row: Any, path: str) -> Header:
             target=row["target"],
             temperature=float(row["temperature"]),
             sources={name: bool(about["previewable"]) for name, about in row["sources"].items()},
-            weighs=tuple(n for n, about in row["sources"].items() if about.get("weighs", True)),
+            has_confidence=tuple(
+                n for n, about in row["sources"].items() if about.get("has_confidence", True)
+            ),
             command=tuple(row.get("command", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -58,7 +58,7 @@ def sources(costs: Costs, drafts: Mapping[str, Draft]) -> list[Source]:
         Source(
             name,
             draft.previewable,
-            draft.weighs,
+            draft.has_confidence,
             costs.drafts.get(name),
             draft.prior,
             draft.branches,

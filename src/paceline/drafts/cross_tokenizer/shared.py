@@ -41,7 +41,7 @@ class SharedDraft(TranslatedDraft):
     name = "shared"
     summary = "a model with another tokenizer, among the tokens both have; needs its file or name"
 
-    continues = True
+    can_continue = True
 
     def __init__(self, engine: Engine, target: Engine) -> None:
         self._common = overlap(target, engine)
