@@ -227,7 +227,7 @@ def test_another_run_s_file_is_left_alone(tmp_path: Path, changes: dict, said: s
         ("[1]\n", "its kind is None"),
         ('{"kind": "paceline rounds"}\n', "its kind is 'paceline rounds'"),
         ('{"kind": "paceline bench"}\n', "has version None of the format"),
-        ('{"kind": "paceline bench", "version": 2}\n', "there is no 'command'"),
+        ('{"kind": "paceline bench", "version": 3}\n', "there is no 'command'"),
     ],
 )
 def test_what_is_no_bench_is_said_and_not_touched(tmp_path: Path, text: str, said: str) -> None:

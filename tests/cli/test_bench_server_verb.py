@@ -46,7 +46,7 @@ def test_two_servers_are_compared_on_a_card_and_in_a_file(
     assert "drafts, endpoint: none counted" in out
     assert len(first.seen) == 2 * 4 + 1  # and the warm-up, which is in no figure
     rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
-    assert rows[0]["kind"] == "paceline endpoint bench"
+    assert rows[0]["kind"] == "paceline server bench"
     assert sum("request" in row for row in rows) == 16
 
 

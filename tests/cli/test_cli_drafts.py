@@ -87,7 +87,7 @@ def test_plan_knows_what_it_can_price(run) -> None:
     assert "match" not in out
     code, _, err = run("break-even", "toy:3", "-d", "tree:toy:4")
     assert code == 2
-    assert "offers trees, and a plan prices chains" in err
+    assert "offers trees, and this arithmetic is of chains" in err
 
 
 def test_a_combined_draft_may_hold_models(run) -> None:

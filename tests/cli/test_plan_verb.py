@@ -133,7 +133,7 @@ def test_a_plan_goes_over_a_plan_and_over_nothing_else(run, bench) -> None:
     for _ in range(2):
         assert run("plan", bench, "-o", "plan.json")[0] == 0
     whole = Path("plan.json").read_text(encoding="utf-8")
-    for damaged in (whole.replace('"version": 1', '"version": 9'), whole[: len(whole) // 2]):
+    for damaged in (whole.replace('"version": 2', '"version": 9'), whole[: len(whole) // 2]):
         Path("plan.json").write_text(damaged, encoding="utf-8")
         assert run("plan", bench, "-o", "plan.json")[0] == 0
         assert Path("plan.json").read_text(encoding="utf-8") == whole
@@ -223,7 +223,7 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
         "rounds.jsonl": ("is a 'paceline rounds'", "Give the bench that it was recorded"),
         "other.json": ("is no file of Paceline's", "Give a file of `paceline bench -o`"),
         "list.json": ("is no file of Paceline's", "Give a file of"),
-        "printed.json": ("is a 'paceline endpoint bench' as --json prints it", "Give a file"),
+        "printed.json": ("is a 'paceline server bench' as --json prints it", "Give a file"),
         "text.txt": ("is no JSON", "Give a file of"),
         "deep.json": ("is nested too deeply", "Give a file of"),
         "empty.json": ("is no JSON", "Give a file of"),
@@ -238,7 +238,7 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
     Path("rounds.jsonl").write_text('{"kind": "paceline rounds"}\n{}\n', encoding="utf-8")
     Path("other.json").write_text('{"kind": 5}', encoding="utf-8")
     Path("list.json").write_text("[1, 2]", encoding="utf-8")
-    printed = {"kind": "paceline endpoint bench", "version": 2, "requests": []}
+    printed = {"kind": "paceline server bench", "version": 3, "requests": []}
     Path("printed.json").write_text(json.dumps(printed), encoding="utf-8")
     Path("text.txt").write_text("hello", encoding="utf-8")
     Path("deep.json").write_text("[" * 200_000, encoding="utf-8")
@@ -256,11 +256,11 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
 
 def test_a_bench_of_another_version_is_refused(run, bench) -> None:
     header, *rest = Path(bench).read_text(encoding="utf-8").splitlines()
-    changed = json.dumps(json.loads(header) | {"version": 1})
+    changed = json.dumps(json.loads(header) | {"version": 2})
     Path(bench).write_text("\n".join([changed, *rest, ""]), encoding="utf-8")
     code, _, err = run("plan", bench)
     assert code == 2
-    assert "bench.jsonl has version 1 of the format, not 2." in err
+    assert "bench.jsonl has version 2 of the format, not 3." in err
 
 
 @pytest.mark.model

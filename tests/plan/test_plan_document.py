@@ -99,7 +99,7 @@ def test_fields_with_a_default_may_be_left_out() -> None:
     found = plan_from_json(
         {
             "kind": "paceline plan",
-            "version": 1,
+            "version": 2,
             "target": {"name": "t", "engine": "vLLM"},
             "draft": {"kind": "ngram", "name": "ngram"},
             "max_draft_tokens": 4,
@@ -145,7 +145,7 @@ def test_a_field_without_a_default_is_missed_by_name(made: type, where: str) -> 
     ["", "target.", "draft.", "expected.", "expected.gain.", "measured.", "schedule.1."],
 )
 def test_an_unknown_field_is_refused_by_name(where: str) -> None:
-    with pytest.raises(DataError, match=r"limits is not a field of version 1"):
+    with pytest.raises(DataError, match=r"limits is not a field of version 2"):
         plan_from_json(changed(f"{where}limits", 3))
 
 
@@ -250,7 +250,7 @@ def test_without_a_draft_the_schedule_has_none_either() -> None:
         ([], "plan.json is no plan but something else."),
         ({}, "plan.json is no plan but something else."),
         ("text", "plan.json is no plan but something else."),
-        ({"kind": "paceline plan", "version": 2}, "is a plan of version 2, and this Paceline"),
+        ({"kind": "paceline plan", "version": 1}, "is a plan of version 1, and this Paceline"),
         ({"kind": "paceline plan"}, "is a plan of version None, and this Paceline reads"),
     ],
 )

@@ -198,7 +198,10 @@ def test_a_broken_recording_is_refused_by_name(tmp_path, line, message) -> None:
         ("no json\n", "Line 1 of .* is not JSON"),
         ('{"kind":"paceline costs"}\n', "its kind is 'paceline costs'"),
         ("[1]\n", "its kind is None"),
-        ('{"kind":"paceline rounds"}\n', "header of .* can't be read: there is no 'target'"),
+        (
+            '{"kind":"paceline rounds","version":2}\n',
+            "header of .* can't be read: there is no 'target'",
+        ),
     ],
 )
 def test_what_is_no_recording_is_refused_by_name(tmp_path, text, message) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from paceline.errors import DataError
 
-KIND, VERSION = "paceline plan", 1
+KIND, VERSION = "paceline plan", 2
 
 SOURCES = ("bench", "replay", "costs", "endpoint")
 """Where evidence comes from: real decoding, answers replayed, costs alone, live servers."""

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from paceline.errors import DataError, unknown_name
 from paceline.types import Round
 
-KIND = "paceline rounds"
+KIND, VERSION = "paceline rounds", 2
 _LISTS = ("match_length", "right", "offered", "unwatched")
 _ROUND_FIELDS = {field.name for field in fields(Round)}
 _NEEDED = {field.name for field in fields(Round) if field.default is MISSING}
@@ -83,6 +83,7 @@ class Header:
     def as_document(self) -> dict[str, Any]:
         return {
             "kind": KIND,
+            "version": VERSION,
             "target": self.target,
             "temperature": self.temperature,
             "sources": {
@@ -174,6 +175,11 @@ def _header(row: Any, path: str) -> Header:
     kind = row.get("kind") if isinstance(row, dict) else None
     if kind != KIND:
         raise DataError(f"{path} holds no rounds: its kind is {kind!r}, not {KIND!r}.", _HINT)
+    if row.get("version") != VERSION:
+        raise DataError(
+            f"{path} has version {row.get('version', 1)} of the format, not {VERSION}.",
+            "Record it again with this Paceline.",
+        )
     try:
         return Header(
             target=row["target"],

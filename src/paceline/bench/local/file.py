@@ -16,7 +16,7 @@ from paceline.bench.local.run import ROUND_FIELDS, Described, Run
 from paceline.errors import DataError
 from paceline.storage import GrowingFile, Line, whole_lines
 
-KIND, VERSION = "paceline bench", 2
+KIND, VERSION = "paceline bench", 3
 _HINT = "`paceline bench … -o FILE` writes such a file."
 
 # What a second start may have otherwise: it measures the same thing.

@@ -372,7 +372,7 @@ class EndpointResult:
         }
 
 
-KIND, VERSION = "paceline endpoint bench", 2
+KIND, VERSION = "paceline server bench", 3
 
 
 def header_document(header: Header) -> dict[str, Any]:
