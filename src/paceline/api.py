@@ -32,10 +32,10 @@ def generate(
 ) -> Generation:
     """Decode one prompt.
 
-    draft       a draft, or several by name; None is plain decoding
-    max_draft_tokens       always ask the draft, for at most so many tokens; None asks it only when
-                           it pays, by
-                what forwards cost here (measured once, some seconds, and kept in the cache)
+    draft       a draft, or several by name; None is ordinary decoding
+    max_draft_tokens    always ask the draft, for at most so many tokens; None asks it only when it
+                pays, by what forwards cost here (measured once, some seconds, and kept in the
+                cache)
     policy      decides instead of `max_draft_tokens`; `measured_policy` and `fixed` make one. Give
                 one for many requests: one made here begins with nothing counted and forgets it
                 afterwards

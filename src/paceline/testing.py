@@ -2,7 +2,7 @@
 
 `ToyEngine` decodes without a model and independently of width. `enumerate_outcomes` works out the
 exact distribution of anything that draws only through a `Rng`. `verified_distribution` uses it
-to prove a verifier: the distribution of everything emitted, given how proposals are drawn.
+to prove a verifier: the distribution of everything emitted, given how proposals are sampled.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _normalised(weights: Sequence[int | Fraction]) -> np.ndarray:
 
 
 class _Path:
-    """A Chance that follows recorded answers and notes where it could have gone otherwise."""
+    """An Rng that follows recorded answers and notes where it could have gone otherwise."""
 
     def __init__(self, answers: Sequence[int]) -> None:
         self.answers = list(answers)
@@ -82,7 +82,8 @@ class _Path:
 
 
 def enumerate_outcomes(experiment: Callable[[Rng], Outcome]) -> dict[Outcome, Any]:
-    """The exact probability of every outcome of an experiment whose only randomness is its Chance.
+    """The exact probability of every outcome of an experiment whose only randomness is its
+    Rng.
 
     >>> coin = rational_distribution([1, 1])
     >>> enumerate_outcomes(lambda rng: rng.sample(coin) + rng.sample(coin))
@@ -106,11 +107,11 @@ def verified_distribution(
     verifier: Verifier, target: DistributionOf, draft: Callable[[Rng], Proposal], length: int
 ) -> dict[tuple[int, ...], Any]:
     """The distribution of the first `length` tokens after the empty context, when a drafted and
-    verified round is followed by plain decoding. A verifier is exact if and only if this equals
+    verified round is followed by ordinary decoding. A verifier is exact if and only if this equals
     the target's own, `baseline_distribution`, for every draft.
 
     target    the distribution after each context
-    draft     draws a proposal; it must draw through the Chance it is given
+    draft     samples a proposal; it must sample through the Rng it is given
     """
 
     def round_of(rng: Rng) -> tuple[int, ...]:
@@ -125,14 +126,14 @@ def verified_distribution(
 
 
 def baseline_distribution(target: DistributionOf, length: int) -> dict[tuple[int, ...], Any]:
-    """The distribution of the first `length` tokens by plain decoding."""
+    """The distribution of the first `length` tokens by ordinary decoding."""
     return _continued({(): Fraction(1)}, target, length)
 
 
 def _continued(
     emitted: dict[tuple[int, ...], Any], target: DistributionOf, length: int
 ) -> dict[tuple[int, ...], Any]:
-    """Texts of exactly `length` tokens, when plain decoding goes on from what was emitted."""
+    """Texts of exactly `length` tokens, when ordinary decoding goes on from what was emitted."""
     whole: dict[tuple[int, ...], Any] = {}
     pending = list(emitted.items())
     while pending:

@@ -115,13 +115,8 @@ class StopConditions:
     ignore_end: bool = False
 
     def __post_init__(self) -> None:
-        max_draft_tokens = self.max_tokens
-        _require(
-            max_draft_tokens is None or max_draft_tokens >= 1,
-            "max_tokens",
-            max_draft_tokens,
-            "1 or more",
-        )
+        most = self.max_tokens
+        _require(most is None or most >= 1, "max_tokens", most, "1 or more")
         _require(all(self.strings), "stop strings", list(self.strings), "non-empty texts")
 
 
@@ -131,9 +126,9 @@ class Request:
 
     draft          use only the draft of this name; None leaves the choice to the policy.
     max_draft_tokens    most tokens a draft may offer in a round; 0 is off, None leaves it to the
-                        policy.
+                   policy.
     logprobs       also return the target's log-probability of each emitted token, from its raw
-                   logits (before penalties and temperature), as plain decoding gives it.
+                   logits (before penalties and temperature), as ordinary decoding gives it.
     margins        also return, per emitted token, by how much its processed logit (before
                    temperature) exceeds the best other one: what a greedy near-tie is told by.
     """
@@ -147,13 +142,8 @@ class Request:
     margins: bool = False
 
     def __post_init__(self) -> None:
-        max_draft_tokens, most = self.max_draft_tokens, self.stop.max_tokens
-        _require(
-            max_draft_tokens is None or max_draft_tokens >= 0,
-            "max_draft_tokens",
-            max_draft_tokens,
-            "0 or more",
-        )
+        limit, most = self.max_draft_tokens, self.stop.max_tokens
+        _require(limit is None or limit >= 0, "max_draft_tokens", limit, "0 or more")
         least = self.sampling.min_tokens
         _require(most is None or least <= most, "min_tokens", least, f"at most max_tokens, {most}")
 
@@ -188,11 +178,10 @@ class Proposal:
 
     tokens     the offered tokens; empty is a legal answer.
     source     the draft's name.
-    distributions       per token the distribution it was drawn from, or None where it was
-                        deterministic (a one-hot
-               distribution); None for the whole means that all were deterministic. Of siblings,
-               each distribution is the one its token was drawn from after those before it were
-               drawn.
+    distributions    per token the distribution it was sampled from, or None where it was
+               deterministic (a one-hot distribution); None for the whole means that all were. Of
+               siblings, each distribution is the one its token was sampled from after those before
+               it were.
     parents    per token the index of the token before it, always an earlier one, -1 for the last
                committed token; None is a chain (-1, 0, 1, …), and a chain is always None.
     """
@@ -222,7 +211,7 @@ class Proposal:
 
 class Preview(NamedTuple):
     """What a draft would offer if it were asked now, told without asking it. Only a draft whose
-    tokens are all deterministic has one: to look at a token that was drawn, and then to leave it
+    tokens are all deterministic has one: to look at a token that was sampled, and then to leave it
     out, would break exactness (docs/exactness.md, non-anticipation).
 
     tokens          the continuation it would offer
@@ -275,7 +264,7 @@ class Round:
     accepted         drafted tokens emitted (bonus and replacement excluded)
     emitted          tokens emitted, bonus or replacement included
     source           name of the draft that was asked, or None
-    max_draft_tokens            most tokens it was asked for; 0 in a plain round
+    max_draft_tokens    most tokens it was asked for; 0 in a round without a draft
     width            rows scored in the target's forward
     batch            sequences that shared the forward
     context          tokens committed before the round

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.integrations.backoff import _LONGEST_PAUSE, _PAUSE, _WINDOW, Backoff
+from paceline.integrations.vllm import _LONGEST_PAUSE, _PAUSE, _WINDOW, Backoff
 
 
 def watch(

@@ -145,7 +145,7 @@ def test_nothing_is_drafted_behind_an_end_token(llama: Any, end: int, spy: Any) 
 @pytest.fixture
 def spy(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """What is handed to the model to be verified, round by round."""
-    from paceline.integrations.transformers_candidates import DraftCandidates
+    from paceline.integrations.assisted import DraftCandidates
 
     seen: list[list[int]] = []
     real = DraftCandidates.get_candidates
@@ -565,7 +565,7 @@ def test_a_draft_that_can_t_draft_here_is_refused(draft: Any, said: str) -> None
 
 @pytest.mark.parametrize("max_draft_tokens", [0, -1, 33])
 def test_a_limit_out_of_range_is_refused(max_draft_tokens: int) -> None:
-    with pytest.raises(SettingError, match=f"limit is {max_draft_tokens}"):
+    with pytest.raises(SettingError, match=f"max_draft_tokens is {max_draft_tokens}"):
         paceline_drafts(max_draft_tokens=max_draft_tokens)
 
 

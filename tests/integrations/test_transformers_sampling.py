@@ -120,7 +120,7 @@ def test_the_enumeration_finds_a_draft_that_is_taken_too_often(
     model: Any, monkeypatch: Any
 ) -> None:
     """Else the test above shows nothing."""
-    from paceline.integrations.transformers_candidates import DraftCandidates
+    from paceline.integrations.assisted import DraftCandidates
 
     real = DraftCandidates.get_candidates
 

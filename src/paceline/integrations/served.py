@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
+from paceline import plugins
 from paceline.decode import round as rules
 from paceline.decode.round import Turn
 from paceline.drafts.base import Context, Draft, VerifiedRound
-from paceline.errors import SettingError
+from paceline.drafts.create import create_draft, is_model, kinds_of, models_of
+from paceline.engines.tokenizer import Tokenizer
+from paceline.engines.tokenizer_only import TokenizerOnly
+from paceline.errors import SettingError, unknown_name
 from paceline.policy.acceptance import MOST
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.learned import LearnedCosts
@@ -24,7 +29,7 @@ _NO_PROMPT = (0,)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Served:
+class ServedStream:
     """One sequence of another engine, as a `decode.round.StreamView`.
 
     context             its tokens, prompt and output, and what drafts see of it
@@ -40,7 +45,7 @@ class Served:
     request: Request = field(default_factory=lambda: Request(prompt=_NO_PROMPT))
     finished: bool = False
     prompt_is_read: bool = True
-    turn: Turn[Served] = field(init=False)
+    turn: Turn[ServedStream] = field(init=False)
 
     def __post_init__(self) -> None:
         self.turn = Turn(self)
@@ -92,26 +97,26 @@ class DraftServer:
         ]
         self.policy = MeasuredPolicy(self.costs, sources, most=max_draft_tokens)
 
-    def open(self) -> Served:
+    def open(self) -> ServedStream:
         """A sequence without tokens yet."""
-        served = Served(self.drafts, Context(History(())))
+        served = ServedStream(self.drafts, Context(History(())))
         for draft in self.drafts.values():
             draft.open(served.context)
         return served
 
-    def close(self, served: Served) -> None:
+    def close(self, served: ServedStream) -> None:
         served.finished = True
         for draft in self.drafts.values():
             draft.close(served.context)
 
-    def commit(self, served: Served, tokens: Sequence[int]) -> None:
+    def commit(self, served: ServedStream, tokens: Sequence[int]) -> None:
         """The sequence has come to these tokens behind those it had."""
         # Not `commit`: what that counts is for penalties, and those are the engine's affair.
         served.history.tokens.extend(tokens)
         for draft in self.drafts.values():
             draft.observe(served.context, tokens)
 
-    def observe_logits(self, served: Served, proposed: Sequence[int], logits: Array) -> None:
+    def observe_logits(self, served: ServedStream, proposed: Sequence[int], logits: Array) -> None:
         """The target's raw rows, (1 + proposed, vocabulary): behind what is committed, and behind
         each token it was given to try there."""
         proposal = Proposal(tuple(proposed), served.turn.source or "none")
@@ -121,7 +126,13 @@ class DraftServer:
                 draft.observe_logits(served.context, verified)
 
     def record(
-        self, served: Served, emitted: Sequence[int], *, batch: int, step_s: float, draft_s: float
+        self,
+        served: ServedStream,
+        emitted: Sequence[int],
+        *,
+        batch: int,
+        step_s: float,
+        draft_s: float,
     ) -> None:
         """A step has judged what this sequence was given to try. Before `commit`.
 
@@ -138,7 +149,7 @@ class DraftServer:
         turn.accepted, turn.emitted = min(right, len(emitted) - 1), len(emitted)
         served.rounds.append(rules.record(turn, batch=batch, verify_s=step_s, other_s=0.0))
 
-    def propose(self, sequences: Sequence[Served]) -> list[tuple[int, ...]]:
+    def propose(self, sequences: Sequence[ServedStream]) -> list[tuple[int, ...]]:
         """What each is to try next, as the policy has it; empty is ordinary decoding."""
         choices = self.policy(sequences)
         if self.costs.needs_baseline(len(sequences)):
@@ -148,7 +159,7 @@ class DraftServer:
             served.turn.max_draft_tokens = len(served.proposed)
         return found
 
-    def offer(self, served: Served, choice: Choice) -> tuple[int, ...]:
+    def offer(self, served: ServedStream, choice: Choice) -> tuple[int, ...]:
         """What a sequence is to try next by a given choice, within the rules."""
         turn = served.turn = Turn(served)
         turn.begin(choice)
@@ -160,3 +171,36 @@ class DraftServer:
         if not served.proposed:
             turn.source, turn.max_draft_tokens = None, 0
         return served.proposed
+
+
+def free_drafts(specs: Sequence[str]) -> dict[str, Draft]:
+    """Drafts by their specifications, for a target that another engine runs. Raises SettingError
+    for one that is unknown, needs forwards, offers trees, or remembers text between requests."""
+    if not specs:
+        raise SettingError("No draft is named.", "Name lookup, recycle, or both.")
+    nothing = TokenizerOnly("another engine", "", cast(Tokenizer, None), vocabulary_size=0)
+    found: dict[str, Draft] = {}
+    for spec in specs:
+        if is_model(spec):
+            raise unknown_name("draft without a model", spec, plugins.names("draft"))
+        asked = any(not kind.takes and not kind.previewable for kind in kinds_of(spec))
+        if models_of(spec) or asked:
+            raise _not_free(spec)
+        draft = create_draft(spec, nothing)
+        if draft.remembers:
+            raise SettingError(
+                f"The draft {spec!r} remembers text from one request to the next.",
+                "Leave that option out: here nothing of a request's text outlives it.",
+            )
+        if not draft.previewable or draft.branches:
+            raise _not_free(spec)
+        found[spec] = draft
+    return found
+
+
+def _not_free(spec: str) -> SettingError:
+    return SettingError(
+        f"The draft {spec!r} can't draft for another engine: it needs forwards, offers trees, or "
+        "can't be looked at before it is asked.",
+        "Use lookup, recycle, or both.",
+    )

@@ -2,7 +2,7 @@
 
     drafts = paceline_drafts()
     model.generate(**inputs, max_new_tokens=200, custom_generate=drafts)
-    drafts.figures.tokens_per_round
+    drafts.stats.tokens_per_round
 
 The loop is transformers' assisted decoding, so that its logits processors, stopping criteria,
 streamers, outputs and caches are what they are there; ours is what it verifies, and how much of it.
@@ -21,14 +21,13 @@ from weakref import WeakKeyDictionary
 from paceline.decode.stats import Stats, stats
 from paceline.drafts.base import Draft
 from paceline.errors import SettingError
-from paceline.integrations.free_drafts import free_drafts
-from paceline.integrations.served import DraftServer
+from paceline.integrations.served import DraftServer, free_drafts
 from paceline.policy.acceptance import MOST
 from paceline.policy.learned import LearnedCosts
 from paceline.types import Sampling
 
 if TYPE_CHECKING:
-    from paceline.integrations.transformers_candidates import DraftCandidates
+    from paceline.integrations.assisted import DraftCandidates
 
 DRAFTS = ("lookup", "recycle")
 """What drafts unless something else is named."""
@@ -42,9 +41,8 @@ def paceline_drafts(
     draft    one or several of the drafts that need no forwards, as `-d` takes them: `lookup`,
              `recycle`, with options. The policy takes the better one of several
     max_draft_tokens    None leaves it to the policy how many tokens are offered each round, none
-                        included, by
-             how often such matches were right and what forwards of each width took. A number is
-             always offered, as far as the first draft that has anything has so much
+             included, by how often such matches were right and what forwards of each width took. A
+             number is always offered, as far as the first draft that has anything has so much
     share    let the policy begin each call with what it has counted in earlier ones; never text
 
     What forwards of a model take is learned over all calls. Raises SettingError for an unknown
@@ -61,7 +59,7 @@ class DraftedGenerate:
     """A `custom_generate` of transformers; `paceline_drafts` makes it.
 
     drafts     by name, `Draft.previewable` all
-    stats    of the last call that ended, failed ones included; None before. The forward that
+    stats      of the last call that ended, failed ones included; None before. The forward that
                reads the prompt emits the first token and is no round
     """
 
@@ -70,7 +68,7 @@ class DraftedGenerate:
     ) -> None:
         if max_draft_tokens is not None and not 1 <= max_draft_tokens <= MOST:
             raise SettingError(
-                f"limit is {max_draft_tokens}.",
+                f"max_draft_tokens is {max_draft_tokens}.",
                 f"It must be from 1 to {MOST}, or None for the policy.",
             )
         self.drafts, self.max_draft_tokens, self.share = drafts, max_draft_tokens, share
@@ -95,7 +93,7 @@ class DraftedGenerate:
 
         Raises SettingError for what assisted decoding can't honour.
         """
-        from paceline.integrations.transformers_assisted import assisted_decoding, refuse
+        from paceline.integrations.assisted import assisted_decoding, refuse
 
         handed = _of_generate()
         streamer = handed.get("streamer") if streamer is None else streamer
@@ -130,7 +128,7 @@ class DraftedGenerate:
     ) -> DraftCandidates:
         """A `DraftCandidates` for one call of `generate` on a model, for those who hand it over
         themselves. It must be closed."""
-        from paceline.integrations.transformers_candidates import DraftCandidates
+        from paceline.integrations.assisted import DraftCandidates
 
         ends = generation_config._eos_token_tensor
         temperature = 0.0

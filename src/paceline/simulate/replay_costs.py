@@ -13,7 +13,13 @@ from paceline.engines.base import Engine
 from paceline.errors import SettingError
 from paceline.policy.adaptive import LEAST_GAIN
 from paceline.policy.costs import Costs
-from paceline.simulate.simulate import Served, Simulation, policy_named, seconds_of, simulate
+from paceline.simulate.simulate import (
+    SimulatedRequest,
+    Simulation,
+    policy_named,
+    seconds_of,
+    simulate,
+)
 from paceline.simulate.trace import Recording
 
 AUTO, BASELINE = "measured", "baseline"
@@ -129,7 +135,7 @@ def prices_of(wanted: Wanted, batch: int, on_progress: Callable[[], None] = lamb
 
 def _served(
     recording: Recording, costs: Costs, spec: str, batch: int
-) -> tuple[Served, ...] | SettingError:
+) -> tuple[SimulatedRequest, ...] | SettingError:
     if len(recording.traces) < batch:
         return SettingError(f"Fewer answers than a batch of {batch}.")
     policy = policy_named(spec, costs, recording.known_sources, recording.header.has_confidence)
@@ -141,8 +147,8 @@ def _served(
 
 
 def _price(
-    baseline: tuple[Served, ...] | SettingError,
-    mine: tuple[Served, ...] | SettingError,
+    baseline: tuple[SimulatedRequest, ...] | SettingError,
+    mine: tuple[SimulatedRequest, ...] | SettingError,
     category: str | None = None,
 ) -> Price:
     for found in (baseline, mine):
@@ -158,7 +164,7 @@ def _price(
     return Price(speed_ratio(both))
 
 
-def _decoding(one: Served) -> tuple[float, int]:
+def _decoding(one: SimulatedRequest) -> tuple[float, int]:
     """Seconds and tokens of an answer's decoding."""
     rounds = [round for round in one.rounds if not round.prefill]
     return seconds_of(rounds), sum(round.emitted for round in rounds)

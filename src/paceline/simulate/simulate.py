@@ -28,7 +28,7 @@ LIMITS = (*range(1, 17), 24, 31)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class SimulatedRequest:
     """One simulated request; seconds on the server's clock."""
 
     id: str
@@ -48,7 +48,7 @@ class Simulation:
     """
 
     total_s: float
-    served: tuple[Served, ...]
+    served: tuple[SimulatedRequest, ...]
 
     @property
     def rounds(self) -> list[Round]:
@@ -185,9 +185,9 @@ def _check(batch: int, arrivals_per_s: float | None, row_budget: int | None, see
         raise SettingError(f"The seed is {seed}.", "It must be 0 or more.")
 
 
-def _served(stream: SimulatedStream) -> Served:
+def _served(stream: SimulatedStream) -> SimulatedRequest:
     trace = stream.trace
-    return Served(
+    return SimulatedRequest(
         trace.id,
         trace.category,
         stream.arrived_s,
