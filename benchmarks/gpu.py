@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from paceline import create_draft, load, measured_policy
 from paceline.bench.local.bench import BenchResult, Configuration, run_bench
-from paceline.bench.profile.profile import Samples, costs_key, keep, measure_costs
+from paceline.bench.profile.profile import Timings, costs_key, keep, measure_costs
 from paceline.bench.prompts.workload import Workload
 from paceline.engines.base import Engine
 from paceline.engines.transformers.engine import TransformersEngine
@@ -56,7 +56,7 @@ def main() -> None:
 
 def measured(engine: Engine, tokens: int, until: float) -> dict[str, Any]:
     """Costs, then plain against the policy, prompt by prompt until the time is up."""
-    samples = Samples()
+    samples = Timings()
     measure_costs(engine, samples, sweeps=5)
     costs = samples.costs(costs_key(engine))
     keep(costs)

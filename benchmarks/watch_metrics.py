@@ -23,15 +23,15 @@ from paceline.monitor.scrape import parse_metrics
 from paceline.monitor.text import block
 from paceline.monitor.verdict import judge
 from paceline.monitor.window import Scrape, scrape_of, window_of
-from paceline.plan.document import Draft, Expected, Measured, PlanDocument, Target
+from paceline.plan.document import Expected, Measurement, PlanDocument, PlannedDraft, Target
 
 PAGE = HERE / "data" / "vllm-0.32-page.txt"
 PLAN = PlanDocument(
     target=Target(name="t", engine="vllm"),
-    draft=Draft(kind="ngram", name="ngram"),
+    draft=PlannedDraft(kind="ngram", name="ngram"),
     max_draft_tokens=4,
     expected=Expected(acceptance_at=(0.9, 0.8, 0.7, 0.6), break_even_tokens=1.6),
-    measured=Measured(source="endpoint"),
+    measured=Measurement(source="endpoint"),
 )
 
 

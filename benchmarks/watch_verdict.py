@@ -39,7 +39,7 @@ from paceline.bench.stats import Pair, speed_ratio
 from paceline.monitor.spread import Interval
 from paceline.monitor.text import block
 from paceline.monitor.verdict import UNKNOWN, WatchVerdict, judge, state_of
-from paceline.monitor.watch import Source, watch
+from paceline.monitor.watch import MetricsSource, watch
 from paceline.monitor.window import Window
 
 SET_UPS = ("paying", "losing")
@@ -140,7 +140,7 @@ def windows(
     args: argparse.Namespace, on: str, off: str, stop: threading.Event
 ) -> Iterator[tuple[float, float, Window, WatchVerdict]]:
     """Each with the times between which it was counted."""
-    source, control = Source((f"{on}/metrics",)), Source((f"{off}/metrics",))
+    source, control = MetricsSource((f"{on}/metrics",)), MetricsSource((f"{off}/metrics",))
     count, began = 0, time.monotonic()
     for seen in watch(
         source, control=control, window_s=args.window, interval_s=args.interval, stop=stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.plan.document import Draft, Measured, PlanDocument, Step, Target
+from paceline.plan.document import Measurement, PlanDocument, PlannedDraft, Step, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Case:
 def plan(kind: str, max_draft_tokens: int | None = 4, **changes: object) -> PlanDocument:
     made = PlanDocument(
         target=Target(name="smollm2-135m", engine="llamacpp", vocabulary_size=49152),
-        draft=None if kind == "none" else Draft(kind=kind, name=kind),
+        draft=None if kind == "none" else PlannedDraft(kind=kind, name=kind),
         max_draft_tokens=0 if kind == "none" else max_draft_tokens,
         mean_draft_tokens=3.0 if max_draft_tokens is None else None,
-        measured=Measured(source="bench", sampling={"temperature": 0.0}),
+        measured=Measurement(source="bench", sampling={"temperature": 0.0}),
     )
     return replace(made, **changes)
 

@@ -11,7 +11,7 @@ import pytest
 from paceline import Sampling
 from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.file import RunFile, read_result
-from paceline.bench.local.result import BenchResult, Header
+from paceline.bench.local.result import BenchHeader, BenchResult
 from paceline.bench.local.run import Described, ends_of
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.drafts.lookup import LookupDraft
@@ -42,7 +42,7 @@ def configurations() -> list[Configuration]:
     )
 
 
-def header(**changes) -> Header:
+def header(**changes) -> BenchHeader:
     given = {"max_tokens": 12, "repeats": 2, **changes}
     return header_of(ENGINE, configurations(), workload(), **given)
 

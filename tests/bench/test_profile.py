@@ -12,7 +12,7 @@ from paceline import create_draft, generate
 from paceline.bench.profile import measured_policy as adaptive
 from paceline.bench.profile import profile
 from paceline.bench.profile.profile import (
-    Samples,
+    Timings,
     cached,
     costs_for,
     costs_key,
@@ -49,8 +49,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> SlowInWidth:
     return SlowInWidth(context_size=1000, max_sequences=8)
 
 
-def measured(engine: ToyEngine, **options) -> Samples:
-    samples = Samples()
+def measured(engine: ToyEngine, **options) -> Timings:
+    samples = Timings()
     measure_costs(engine, samples, sweeps=3, **options)
     return samples
 
@@ -91,7 +91,7 @@ def test_quick_is_one_sequence_and_wide_only_where_that_is_cheap(told: SlowInWid
 
 
 def test_an_interrupt_keeps_what_was_measured(told: SlowInWidth) -> None:
-    samples = Samples()
+    samples = Timings()
 
     def interrupt(share: float) -> None:
         if share > 0.4:
@@ -104,7 +104,7 @@ def test_an_interrupt_keeps_what_was_measured(told: SlowInWidth) -> None:
     assert not costs.complete
     assert costs.forward_s(1) == pytest.approx(1.1)
     with pytest.raises(DataError, match="no point for one row"):
-        Samples().costs({})
+        Timings().costs({})
 
 
 def test_a_small_context_and_one_sequence_are_enough() -> None:
@@ -168,9 +168,9 @@ def test_files_of_a_model_are_part_of_its_key(tmp_path: Path, monkeypatch) -> No
 
 def test_quartiles_never_leave_what_was_measured() -> None:
     cell = profile.Cell(1, 1, 64)
-    costs = Samples({cell: [0.1, 0.9]}).costs({})
+    costs = Timings({cell: [0.1, 0.9]}).costs({})
     assert costs.points[0].low == pytest.approx(0.3)
-    assert not Samples({cell._replace(width=4): [1.0]}).has_base
+    assert not Timings({cell._replace(width=4): [1.0]}).has_base
 
 
 def test_a_profile_of_a_smaller_context_is_measured_again_for_a_larger() -> None:

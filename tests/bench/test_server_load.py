@@ -21,7 +21,7 @@ pytest.importorskip("httpx")
 from fake_server import FakeServer, event, piece, send, serving, start_stream
 
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
-from paceline.bench.server.answer import Answer, Scrape
+from paceline.bench.server.answer import Answer, AnswerReading
 from paceline.bench.server.client import connect
 from paceline.bench.server.file import EndpointFile, read_endpoint_result
 from paceline.bench.server.http import Patience
@@ -31,8 +31,8 @@ from paceline.bench.server.result import (
     FIRST,
     Asked,
     EndpointResult,
-    Header,
     Segment,
+    ServerBenchHeader,
 )
 from paceline.bench.server.summary import server_summary
 from paceline.bench.stats import Pair, speed_ratio
@@ -52,8 +52,8 @@ def some(count: int) -> Workload:
     return Workload("some", tuple(prompt(f"p{i}", category=f"c{i % 2}") for i in range(count)))
 
 
-def header(workload: Workload, servers: dict[str, FakeServer], *clients: int) -> Header:
-    return Header(
+def header(workload: Workload, servers: dict[str, FakeServer], *clients: int) -> ServerBenchHeader:
+    return ServerBenchHeader(
         servers={name: {"url": "http://x/v1", "model": "m"} for name in servers},
         workload=workload.metadata(),
         prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
@@ -634,7 +634,7 @@ def test_a_real_llamacpp_stream_tells_its_drafts() -> None:
 
 
 def read_stream(path: Path) -> Answer:
-    scrape = Scrape(0.0)
+    scrape = AnswerReading(0.0)
     scrape.take_bytes(path.read_bytes(), 1.0)
     assert scrape.complete
     return scrape.answer(1.0)

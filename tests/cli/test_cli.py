@@ -203,11 +203,11 @@ def test_stops(run) -> None:
 BAD = {
     "unknown verb": (("genrate",), "Did you mean 'generate'"),
     "unknown model": (("generate", "smollm2-153m", "-p", "a"), "Did you mean 'smollm2-135m'"),
-    "missing file": (("generate", "no/such.gguf", "-p", "a"), "There is not a file no/such.gguf"),
+    "missing file": (("generate", "no/such.gguf", "-p", "a"), "There is no file no/such.gguf"),
     "demo model not pulled": (("generate", "smollm2-135m", "-p", "a"), "models pull smollm2-135m"),
     "unknown engine": (("generate", "toy", "--engine", "toi", "-p", "a"), "Did you mean 'toy'"),
     "unknown draft": ((*GENERATE, "-d", "lokup"), "no draft named 'lokup'. Did you mean 'lookup'"),
-    "missing draft": ((*GENERATE, "-d", "no/such.gguf"), "There is not a file no/such.gguf"),
+    "missing draft": ((*GENERATE, "-d", "no/such.gguf"), "There is no file no/such.gguf"),
     "draft option": ((*GENERATE, "-d", "lookup:mn_match=2"), "Did you mean 'min_match'"),
     "draft value": ((*GENERATE, "-d", "lookup:min_match=two"), "must be a whole number"),
     "draft form": ((*GENERATE, "-d", "lookup:min_match"), "NAME:KEY=VALUE"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.plan.document import Draft, Expected, Gain, Measured, PlanDocument, Target
+from paceline.plan.document import Expected, Gain, Measurement, PlanDocument, PlannedDraft, Target
 
 
 @pytest.fixture
@@ -18,10 +18,10 @@ def plan(tmp_path: Path) -> str:
     path = tmp_path / "plan.json"
     PlanDocument(
         target=Target(name="Qwen/Qwen3-8B", engine="transformers", vocabulary_size=151936),
-        draft=Draft(kind="lookup", name="lookup"),
+        draft=PlannedDraft(kind="lookup", name="lookup"),
         max_draft_tokens=4,
         expected=Expected(gain=Gain(value=1.42, low=1.31, high=1.55)),
-        measured=Measured(source="bench", file="bench.jsonl", prompts=40, tokens=5120),
+        measured=Measurement(source="bench", file="bench.jsonl", prompts=40, tokens=5120),
     ).write(path)
     return str(path)
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.plan.document import Draft, Measured, PlanDocument, Step, Target
+from paceline.plan.document import Measurement, PlanDocument, PlannedDraft, Step, Target
 
 
 def made(tmp_path: Path, **changes: object) -> str:
     settings: dict[str, object] = {
         "target": Target(name="owner/target", engine="transformers"),
-        "draft": Draft(kind="lookup", name="lookup"),
+        "draft": PlannedDraft(kind="lookup", name="lookup"),
         "max_draft_tokens": 4,
-        "measured": Measured(source="bench"),
+        "measured": Measurement(source="bench"),
     }
     path = tmp_path / "plan.json"
     PlanDocument(**(settings | changes)).write(path)
@@ -55,7 +55,7 @@ def test_a_target_over_several_gpus_is_started_so(run, plan: str, engine: str, o
 
 def test_a_draft_over_several_gpus_has_its_target_so_too(run, tmp_path: Path) -> None:
     """vLLM refuses the one without the other."""
-    path = made(tmp_path, draft=Draft(kind="model", name="d", model="owner/draft"))
+    path = made(tmp_path, draft=PlannedDraft(kind="model", name="d", model="owner/draft"))
     parallel = ("--tensor-parallel", "4", "--draft-tensor-parallel", "4")
     _, out, _ = run("export", "vllm", path, *parallel)
     words = started(out)
@@ -145,7 +145,7 @@ def test_arguments_alone_do_not_name_a_file_that_nobody_wrote(run, tmp_path: Pat
         Step(from_batch=1, to_batch=8, max_draft_tokens=4),
         Step(from_batch=9, to_batch=None, max_draft_tokens=0),
     )
-    draft = Draft(kind="eagle3", name="e", model="owner/eagle")
+    draft = PlannedDraft(kind="eagle3", name="e", model="owner/eagle")
     path = made(tmp_path, draft=draft, schedule=steps)
     code, out, err = run("export", "sglang", path, "--format", "json")
     assert (code, out) == (2, "")
@@ -159,7 +159,7 @@ def test_arguments_alone_do_not_name_a_file_that_nobody_wrote(run, tmp_path: Pat
 
 def test_what_a_received_plan_says_reaches_no_terminal_raw(run, tmp_path: Path) -> None:
     evil = "run\x1b]0;mine\x07\x1b[2J\nrun.jsonl"
-    path = made(tmp_path, measured=Measured(source="bench", file=evil))
+    path = made(tmp_path, measured=Measurement(source="bench", file=evil))
     for form in (("--format", "json"), ()):
         code, out, err = run("export", "vllm", path, *form)
         assert code == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.bench.server.file import EndpointFile
-from paceline.bench.server.result import AGAINST, FIRST, Header
+from paceline.bench.server.result import AGAINST, FIRST, ServerBenchHeader
 from paceline.plan.document import read_plan
 
 SHIPPED = "llama-3.1-8b-h100-vllm"
@@ -174,7 +174,9 @@ def test_options_that_do_not_fit_are_refused_by_name(run, bench, given, said) ->
 def live(tmp_path: Path) -> str:
     """A run on two servers, without an answer yet."""
     served = {"url": "u", "model": "m", "server": "vLLM", "version": "1"}
-    header = Header(servers={FIRST: served, AGAINST: served}, prompts=(("a", "all", None),))
+    header = ServerBenchHeader(
+        servers={FIRST: served, AGAINST: served}, prompts=(("a", "all", None),)
+    )
     EndpointFile.open(tmp_path / "live.jsonl", header).close()
     return "live.jsonl"
 

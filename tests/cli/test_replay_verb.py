@@ -178,7 +178,7 @@ def test_what_a_sampled_log_says_of_each_draft_is_said(run, log) -> None:
         (("--temperature", "-1"), "temperature is -1.0."),
         (("--costs", "h200"), "There is no file or shipped costs named 'h200'."),
         (("-o", "costs.json"), "costs.json is there already."),
-        (("--engine", "llamacpp"), "There is not a file toy:1."),
+        (("--engine", "llamacpp"), "There is no file toy:1."),
         (("--categories", "quotes"), "Did you mean 'quote'?"),
     ],
 )

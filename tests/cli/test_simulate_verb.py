@@ -11,7 +11,7 @@ import pytest
 from paceline.cli.main import main
 from paceline.policy.costs import Costs, Feed, Point
 from paceline.simulate.simulate import policy_named, simulate
-from paceline.simulate.trace import Header, Recording, SourceTrace, Trace, write
+from paceline.simulate.trace import Recording, RecordingHeader, SourceTrace, Trace, write
 from paceline.testing import sample_round
 from paceline.types import Round
 
@@ -55,7 +55,7 @@ def trace(configuration: str, rounds: list[Round]) -> Trace:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
-    header = Header(target={}, temperature=0.0, sources={"lookup": True, "model": False})
+    header = RecordingHeader(target={}, temperature=0.0, sources={"lookup": True, "model": False})
     baseline = [measured(4, 0, 0, 9.0), *(measured(n, 0, 0, 0.8) for n in range(5, 10))]
     drafted = [measured(4, 0, 0, 9.0), measured(5, 2, 2, 2.0), measured(8, 2, 2, 2.0)]
     with Path("rounds.jsonl").open("w") as stream:
@@ -126,7 +126,7 @@ def test_a_measured_policy_is_predicted_with_nothing_counted_before(run) -> None
         most_tokens=size,
         sources={"lookup": SourceTrace(*lists)},
     )
-    header = Header(
+    header = RecordingHeader(
         target={}, temperature=0.0, sources={"lookup": True}, has_confidence=("lookup",)
     )
 

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 from fake_server import FakeServer, serving
 
-from paceline.plan.document import Draft, Expected, Measured, PlanDocument, Target
+from paceline.plan.document import Expected, Measurement, PlanDocument, PlannedDraft, Target
 
 Run = Callable[..., tuple[int, str, str]]
 QUICK = ("--window", "0.25", "--interval", "0.05", "--once")
@@ -176,10 +176,10 @@ def test_a_label_is_of_both_unless_the_baseline_has_its_own(run: Run) -> None:
 def test_a_plan_judges_too(run: Run, tmp_path: Path) -> None:
     PlanDocument(
         target=Target(name="t", engine="vllm"),
-        draft=Draft(kind="ngram", name="ngram"),
+        draft=PlannedDraft(kind="ngram", name="ngram"),
         max_draft_tokens=2,
         expected=Expected(break_even_tokens=1.6),
-        measured=Measured(source="bench"),
+        measured=Measurement(source="bench"),
     ).write(tmp_path / "plan.json")
     with serving(metrics=Server(20, 1.5)) as server:
         code, out, _ = run("watch", server.url, "--plan", "plan.json", *QUICK)

@@ -11,7 +11,7 @@ from paceline.decode.step import Decoder
 from paceline.drafts import recycle
 from paceline.drafts.base import Context, VerifiedRound
 from paceline.drafts.create import create_draft
-from paceline.drafts.recycle import RecycleDraft, Table, level, likeliest
+from paceline.drafts.recycle import RecycleDraft, SuccessorTable, level, likeliest
 from paceline.engines.toy import ToyEngine
 from paceline.errors import SettingError
 from paceline.sampling.history import History
@@ -85,7 +85,7 @@ def test_nothing_is_drafted_behind_an_end() -> None:
 
 
 def test_the_table_forgets_what_is_oldest() -> None:
-    table = Table(most_keys=2)
+    table = SuccessorTable(most_keys=2)
     table.learn(None, 1, [(5, 1.0)])
     table.learn(None, 2, [(6, 1.0)])
     table.learn(None, 1, [(7, 1.0)])

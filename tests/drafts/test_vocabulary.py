@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pieces import model
 
-from paceline.drafts.cross_tokenizer.reading import Reader, encode_after
+from paceline.drafts.cross_tokenizer.reading import TextReader, encode_after
 from paceline.drafts.cross_tokenizer.vocabulary import MAP_FILE, overlap, vocabulary_digest
 from paceline.drafts.pairing import check_pair
 from paceline.engines.toy import ToyEngine
@@ -138,8 +138,8 @@ def test_the_digest_is_of_the_names_and_knows_no_padding() -> None:
     assert vocabulary_digest(told) == vocabulary_digest(bare)
 
 
-def reader(target: ToyEngine, draft: ToyEngine) -> Reader:
-    return Reader(target.tokenizer, draft.tokenizer)
+def reader(target: ToyEngine, draft: ToyEngine) -> TextReader:
+    return TextReader(target.tokenizer, draft.tokenizer)
 
 
 def test_text_is_read_in_the_draft_s_own_splitting() -> None:

@@ -304,7 +304,7 @@ def test_models_without_a_rewindable_text_are_refused(
 
 
 def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"There is not a file .*gone.gguf"):
+    with pytest.raises(ModelError, match=r"There is no file .*gone.gguf"):
         LlamaCppEngine.load(str(tmp_path / "gone.gguf"))
     with pytest.raises(ModelError, match="is a directory"):
         LlamaCppEngine.load(str(tmp_path))

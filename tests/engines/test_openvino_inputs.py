@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("openvino")
 
 from paceline.engines.openvino.cache import BLOCK
-from paceline.engines.openvino.inputs import ROWS, Inputs, Segment, visible
+from paceline.engines.openvino.inputs import ROWS, Inputs, InputSegment, visible
 
 NAMES = (
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices",
@@ -44,7 +44,7 @@ class Request:
 def test_a_ragged_batch_is_one_row() -> None:
     request = Request()
     rows = Inputs(request, request).fill(
-        [Segment([7, 8, 9], 2, [5], 3), Segment([4], BLOCK, [1, 6, 3], 1)]
+        [InputSegment([7, 8, 9], 2, [5], 3), InputSegment([4], BLOCK, [1, 6, 3], 1)]
     )
     assert rows == 4
     expected = {
@@ -65,19 +65,19 @@ def test_a_ragged_batch_is_one_row() -> None:
 def test_only_wanted_rows_are_asked_for_and_one_where_none_is() -> None:
     request = Request()
     inputs = Inputs(request, request)
-    assert inputs.fill([Segment([7, 8, 9], 0, [5], 1), Segment([4, 5], 0, [1], 1)]) == 2
+    assert inputs.fill([InputSegment([7, 8, 9], 0, [5], 1), InputSegment([4, 5], 0, [1], 1)]) == 2
     assert request.values(ROWS) == [2, 4]
-    assert inputs.fill([Segment([7, 8, 9], 0, [5], 0)]) == 1
+    assert inputs.fill([InputSegment([7, 8, 9], 0, [5], 0)]) == 1
     assert request.values(ROWS) == [2]
 
 
 def test_a_tensor_is_set_once_and_changes_its_shape() -> None:
     request = Request()
     inputs = Inputs(request, request)
-    inputs.fill([Segment([7], 0, [5], 1)])
+    inputs.fill([InputSegment([7], 0, [5], 1)])
     request.calls.clear()
     for tokens in ([8], [8, 9], [3]):
-        inputs.fill([Segment(tokens, 2, [5], len(tokens))])
+        inputs.fill([InputSegment(tokens, 2, [5], len(tokens))])
         assert request.values("input_ids") == tokens
         assert request.values(ROWS) == list(range(len(tokens)))
     assert request.calls == []
@@ -86,20 +86,20 @@ def test_a_tensor_is_set_once_and_changes_its_shape() -> None:
 def test_a_prompt_longer_than_its_tensors_gets_larger_ones() -> None:
     request = Request()
     inputs = Inputs(request, request)
-    inputs.fill([Segment([7], 0, [5], 1)])
+    inputs.fill([InputSegment([7], 0, [5], 1)])
     request.calls.clear()
     long = list(range(3000))
-    inputs.fill([Segment(long, 0, list(range(94)), 1)])
+    inputs.fill([InputSegment(long, 0, list(range(94)), 1)])
     assert request.calls == ["input_ids", "position_ids"]
     assert request.values("input_ids") == request.values("position_ids") == long
-    inputs.fill([Segment([4, 2], 0, [1], 1)])
+    inputs.fill([InputSegment([4, 2], 0, [1], 1)])
     assert request.values("input_ids") == [4, 2]
 
 
 def test_a_trees_tokens_stand_and_see_as_their_paths_say() -> None:
-    segment = Segment([1, 2, 10, 11, 12, 13, 14], 5, [0], 6, TREE)
+    segment = InputSegment([1, 2, 10, 11, 12, 13, 14], 5, [0], 6, TREE)
     request = Request()
-    Inputs(request, request).fill([Segment([9], 3, [2], 1), segment])
+    Inputs(request, request).fill([InputSegment([9], 3, [2], 1), segment])
     assert request.values("position_ids") == [3, 5, 6, 7, 8, 8, 7, 8]
     assert request.values("qq_bias_begins") == [0, 0, 49]
     seen = np.array(request.values("qq_bias")).reshape(7, 7)
@@ -113,8 +113,8 @@ def test_a_trees_tokens_stand_and_see_as_their_paths_say() -> None:
 def test_a_forward_without_a_tree_forgets_the_last_ones() -> None:
     request = Request()
     inputs = Inputs(request, request)
-    inputs.fill([Segment([1, 10, 11], 5, [0], 3, (-1, -1))])
+    inputs.fill([InputSegment([1, 10, 11], 5, [0], 3, (-1, -1))])
     assert len(request.values("qq_bias")) == 9
-    inputs.fill([Segment([1], 5, [0], 1)])
+    inputs.fill([InputSegment([1], 5, [0], 1)])
     assert request.values("qq_bias") == []
     assert request.values("qq_bias_begins") == [0, 0]

@@ -20,11 +20,11 @@ transformers = pytest.importorskip("transformers")
 import tiny_transformers as tiny
 
 from paceline.engines.base import Job
-from paceline.engines.forwards import Part, forwards
+from paceline.engines.forwards import ForwardPart, forwards
 from paceline.engines.transformers import engine as engine_module
 from paceline.engines.transformers import linear as transformers_linear
 from paceline.engines.transformers import load as transformers_load
-from paceline.engines.transformers.cache import Plan
+from paceline.engines.transformers.cache import CachePlan
 from paceline.engines.transformers.engine import TransformersEngine, kept
 from paceline.engines.transformers.tokenizer import TransformersTokenizer
 from paceline.errors import ModelError, PacelineError
@@ -144,12 +144,14 @@ class TestQuickened:
 
 class TestForwards:
     def test_rows_are_told_as_transformers_wants_them(self) -> None:
-        assert kept([Part(0, 0, 3, 1), Part(1, 0, 1, 1), Part(2, 0, 5, 5)]) == [2, 3, 4, 5, 6, 7, 8]
+        assert kept(
+            [ForwardPart(0, 0, 3, 1), ForwardPart(1, 0, 1, 1), ForwardPart(2, 0, 5, 5)]
+        ) == [2, 3, 4, 5, 6, 7, 8]
 
     def test_a_part_without_rows_asks_for_none(self) -> None:
-        assert kept([Part(0, 0, 4, 0)]) == []
-        assert kept([Part(0, 0, 4, 4)]) == 4
-        assert kept([Part(0, 0, 2, 2), Part(1, 0, 3, 3)]) == 0
+        assert kept([ForwardPart(0, 0, 4, 0)]) == []
+        assert kept([ForwardPart(0, 0, 4, 4)]) == 4
+        assert kept([ForwardPart(0, 0, 2, 2), ForwardPart(1, 0, 3, 3)]) == 0
 
 
 MAMBA = transformers.MambaConfig(
@@ -206,13 +208,15 @@ class TestRefusals:
     def test_a_model_that_we_run_wrongly(self, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """The last safety net: whatever the reason, other logits than its own are refused."""
         if fault == "sees the future":
-            monkeypatch.setattr(Plan, "mask", lambda *_: None)
+            monkeypatch.setattr(CachePlan, "mask", lambda *_: None)
         elif fault == "forgets its slot":
-            monkeypatch.setattr(Plan, "store", lambda *_: None)
+            monkeypatch.setattr(CachePlan, "store", lambda *_: None)
         else:
-            right = Plan.tensors
+            right = CachePlan.tensors
             monkeypatch.setattr(
-                Plan, "tensors", lambda *given: (lambda ids, at: (ids, at // 2))(*right(*given))
+                CachePlan,
+                "tensors",
+                lambda *given: (lambda ids, at: (ids, at // 2))(*right(*given)),
             )
         with pytest.raises(ModelError, match="other logits when rewound and batched"):
             tiny.load("llama", 64, 1)
@@ -275,9 +279,9 @@ class TestBadInput:
         self.refused(tmp_path / "model.gguf", "is no GGUF file")
 
     def test_nothing_there(self, tmp_path: Path) -> None:
-        self.refused(tmp_path / "nothing", "There is not a file or directory")
-        self.refused("./nothing", "There is not a file or directory")
-        self.refused("nothing.gguf", "There is not a file or directory")
+        self.refused(tmp_path / "nothing", "There is no file or directory")
+        self.refused("./nothing", "There is no file or directory")
+        self.refused("nothing.gguf", "There is no file or directory")
 
     def test_a_hub_name_that_cant_be_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

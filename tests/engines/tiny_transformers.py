@@ -19,9 +19,12 @@ from transformers import (
     Qwen2Config,
     Qwen2MoeConfig,
 )
+from transformers.utils import logging
 
 if TYPE_CHECKING:
     from paceline.engines.transformers.engine import TransformersEngine
+
+logging.disable_progress_bar()  # models are made inside tests that look at stderr
 
 CORPUS = ["the abba cab is a cab of abba", "naïve 漢字 and 🙂", "one two three " * 3]
 CONTROL = ["<s>", "</s>"]

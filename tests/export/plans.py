@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.plan.document import (
-    Draft,
     Expected,
     Gain,
-    Measured,
+    Measurement,
     PlanDocument,
+    PlannedDraft,
     Step,
     Target,
 )
@@ -33,7 +33,7 @@ def plan(kind: str = "lookup", **changes: Any) -> PlanDocument:
             break_even_tokens=1.3,
             gain=Gain(value=1.62, low=1.5, high=1.75),
         ),
-        measured=Measured(
+        measured=Measurement(
             source="bench",
             file="run.jsonl",
             when="2026-11-30T03:00:00+00:00",
@@ -54,9 +54,9 @@ def plan(kind: str = "lookup", **changes: Any) -> PlanDocument:
     return replace(made, **changes)
 
 
-def draft(kind: str) -> Draft:
+def draft(kind: str) -> PlannedDraft:
     needs = kind not in ("lookup", "recycle", "ngram", "suffix", "mtp", "early-exit", "first")
-    return Draft(
+    return PlannedDraft(
         kind=kind,
         name=kind,
         model=DRAFT if needs else None,

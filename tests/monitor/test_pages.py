@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.monitor.dialects import WANTED
-from paceline.monitor.scrape import Metrics, Sample, cut_off, parse_metrics
+from paceline.monitor.scrape import Metrics, MetricSample, cut_off, parse_metrics
 
 PAGES = sorted((Path(__file__).parent / "metrics").glob("*.txt"))
 
@@ -72,7 +72,7 @@ def families(draw: st.DrawFn) -> tuple[str, list[str]]:
     return "\n".join(lines), found
 
 
-def same(one: Sample, other: Sample) -> bool:
+def same(one: MetricSample, other: MetricSample) -> bool:
     equal = one.value == other.value or (math.isnan(one.value) and math.isnan(other.value))
     return equal and (one.name, one.labels) == (other.name, other.labels)
 
@@ -104,14 +104,14 @@ def test_real_pages_give_the_same_whether_read_in_whole_or_by_name(path: Path) -
 
 def test_labels_may_hold_braces_quotes_and_line_feeds() -> None:
     metrics = parse_metrics('a_total{x="} 5 {",y="\\"\\n\\\\"} 7\n', {"a_total"})
-    assert metrics.samples == (Sample("a_total", {"x": "} 5 {", "y": '"\n\\'}, 7.0),)
+    assert metrics.samples == (MetricSample("a_total", {"x": "} 5 {", "y": '"\n\\'}, 7.0),)
 
 
 def test_a_counter_without_total_is_read_under_the_name_with_it() -> None:
     metrics = parse_metrics(
         "# TYPE vllm:generation_tokens counter\nvllm:generation_tokens 5\n", WANTED
     )
-    assert metrics.samples == (Sample("vllm:generation_tokens_total", {}, 5.0),)
+    assert metrics.samples == (MetricSample("vllm:generation_tokens_total", {}, 5.0),)
 
 
 @pytest.mark.parametrize("wanted", [None, WANTED])
@@ -137,4 +137,4 @@ def test_a_page_cut_off_is_noticed() -> None:
 def test_names_are_known_whether_read_or_not() -> None:
     metrics = parse_metrics("a 1\nb 2\n", {"a"})
     assert metrics.names == {"a", "b"}
-    assert metrics == Metrics((Sample("a", {}, 1.0),), frozenset({"b"}))
+    assert metrics == Metrics((MetricSample("a", {}, 1.0),), frozenset({"b"}))

@@ -24,11 +24,11 @@ from paceline.monitor.verdict import (
 )
 from paceline.monitor.window import Window
 from paceline.plan.document import (
-    Draft,
     Expected,
     Gain,
-    Measured,
+    Measurement,
     PlanDocument,
+    PlannedDraft,
     Target,
 )
 
@@ -39,10 +39,10 @@ EVEN_COST = 2.248
 def plan(needed: float | None = 1.8, **how: Any) -> PlanDocument:
     made = PlanDocument(
         target=Target(name="t", engine="vllm"),
-        draft=Draft(kind="ngram", name="ngram"),
+        draft=PlannedDraft(kind="ngram", name="ngram"),
         max_draft_tokens=4,
         expected=Expected(acceptance_at=(0.6, 0.36, 0.22, 0.13), break_even_tokens=needed),
-        measured=Measured(source="bench"),
+        measured=Measurement(source="bench"),
     )
     return replace(made, **how)
 

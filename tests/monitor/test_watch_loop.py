@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))
 from fake_server import FakeServer, serving
 
 from paceline.errors import EndpointError, SettingError
-from paceline.monitor.watch import Source, Watched, WatchedWindow, find_metrics, watch
+from paceline.monitor.watch import MetricsSource, Watched, WatchedWindow, find_metrics, watch
 from paceline.monitor.window import Window
 
 NAMES = {
@@ -60,8 +60,8 @@ def windows(
     pages: Pages, most: int = 1, *, control: str | None = None, **how: Any
 ) -> tuple[list[Window], list[str], list[WatchedWindow]]:
     with serving(metrics=pages) as server:
-        source = Source((f"{server.url}/metrics",), **how)
-        other = None if control is None else Source((control,))
+        source = MetricsSource((f"{server.url}/metrics",), **how)
+        other = None if control is None else MetricsSource((control,))
         seen, told = [], []
         for one in watch(source, control=other, window_s=0.3, interval_s=0.05):
             (told if isinstance(one, str) else seen).append(one)  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def test_a_server_that_is_gone_for_a_while_is_waited_for() -> None:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Gone)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    source = Source((f"http://127.0.0.1:{server.server_address[1]}/metrics",))
+    source = MetricsSource((f"http://127.0.0.1:{server.server_address[1]}/metrics",))
     told: list[str] = []
     try:
         for one in watch(source, window_s=0.3, interval_s=0.05):
@@ -176,7 +176,7 @@ def test_a_body_shorter_than_promised_is_cut_off() -> None:
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         with pytest.raises(EndpointError, match="breaks off"):
-            Source((f"http://127.0.0.1:{server.server_address[1]}/metrics",)).read()
+            MetricsSource((f"http://127.0.0.1:{server.server_address[1]}/metrics",)).read()
     finally:
         server.shutdown()
         server.server_close()
@@ -192,7 +192,7 @@ def test_a_twin_is_read_at_the_same_moments() -> None:
 
 def test_workers_with_a_page_each_add_up() -> None:
     with serving(metrics=Pages()) as one, serving(metrics=Pages()) as other:
-        source = Source((f"{one.url}/metrics", f"{other.url}/metrics"))
+        source = MetricsSource((f"{one.url}/metrics", f"{other.url}/metrics"))
         before, after = source.read(), source.read()
     assert after.counters.generated == 2 * (before.counters.generated or 0) == 120
 
@@ -204,8 +204,8 @@ def test_workers_are_counted_by_pages_and_by_their_labels() -> None:
         )
 
     with serving(metrics=dynamo) as one, serving(metrics=Pages()) as other:
-        assert Source((f"{one.url}/metrics",)).read().workers == 3
-        scrape = Source((f"{one.url}/metrics", f"{other.url}/metrics")).read()
+        assert MetricsSource((f"{one.url}/metrics",)).read().workers == 3
+        scrape = MetricsSource((f"{one.url}/metrics", f"{other.url}/metrics")).read()
     assert scrape.workers == 4
     assert scrape.models == ("m",)
 
@@ -213,7 +213,7 @@ def test_workers_are_counted_by_pages_and_by_their_labels() -> None:
 def test_patience_ends_where_no_whole_window_comes() -> None:
     cut = {n: lambda text: text[:-3] for n in range(4, 9999)}
     with serving(metrics=Pages(cut)) as server:
-        source = Source((f"{server.url}/metrics",))
+        source = MetricsSource((f"{server.url}/metrics",))
         told = list(watch(source, window_s=0.3, interval_s=0.05, patience_s=0.5))
     assert "is given up" in str(told[-1])
     assert all(isinstance(one, str) for one in told)
@@ -225,7 +225,7 @@ def test_pages_of_two_kinds_of_server_are_refused() -> None:
         serving(metrics=lambda _: "llamacpp:tokens_predicted_total 5\n") as other,
         pytest.raises(SettingError, match=r"vLLM, another of llama\.cpp"),
     ):
-        Source((f"{one.url}/metrics", f"{other.url}/metrics")).read()
+        MetricsSource((f"{one.url}/metrics", f"{other.url}/metrics")).read()
 
 
 def test_several_models_need_one_to_be_named() -> None:
@@ -238,8 +238,8 @@ def test_several_models_need_one_to_be_named() -> None:
     with serving(metrics=metrics) as server:
         where = (f"{server.url}/metrics",)
         with pytest.raises(SettingError, match="counts for a, b"):
-            Source(where).read()
-        assert Source(where, model="b").read().counters.generated == 9
+            MetricsSource(where).read()
+        assert MetricsSource(where, model="b").read().counters.generated == 9
 
 
 def test_a_server_without_counters_of_drafts_is_said_once() -> None:
@@ -258,7 +258,7 @@ def test_it_stops_when_told() -> None:
     stop = threading.Event()
     with serving(metrics=Pages()) as server:
         found: Iterator[Watched] = watch(
-            Source((f"{server.url}/metrics",)), window_s=0.3, interval_s=0.05, stop=stop
+            MetricsSource((f"{server.url}/metrics",)), window_s=0.3, interval_s=0.05, stop=stop
         )
         next(found)
         stop.set()
@@ -281,7 +281,7 @@ def test_a_server_without_a_page_says_how_to_turn_it_on() -> None:
     with serving() as server, pytest.raises(EndpointError, match="llama.cpp: --metrics"):
         find_metrics([server.url])
     with serving() as server, pytest.raises(EndpointError, match="address of a page") as caught:
-        Source((f"{server.url}/metrics",)).read()
+        MetricsSource((f"{server.url}/metrics",)).read()
     assert "--metrics" not in str(caught.value)  # no option of a watch
 
 
@@ -292,7 +292,7 @@ def test_a_header_that_cannot_be_sent_is_not_repeated(key: str) -> None:
         serving(metrics=Pages()) as server,
         pytest.raises(EndpointError, match="can't be sent") as caught,
     ):
-        Source((f"{server.url}/metrics",), headers=headers).read()
+        MetricsSource((f"{server.url}/metrics",), headers=headers).read()
     assert "SECR" not in str(caught.value)
 
 

@@ -13,7 +13,7 @@ import pytest
 from paceline.bench.local.bench import Configuration, run_bench
 from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.identities import check_run
-from paceline.bench.local.result import BenchResult, Header
+from paceline.bench.local.result import BenchHeader, BenchResult
 from paceline.bench.local.run import Described, Run
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.drafts.create import create_draft
@@ -97,7 +97,7 @@ def run(
 
 def bench(configurations: Sequence[Described], runs: Sequence[Run], **changes: Any) -> BenchResult:
     prompts = dict.fromkeys((run.id, run.category) for run in runs)
-    header = Header(
+    header = BenchHeader(
         **{
             "workload": {"name": "mine", "prompts": len(prompts), "skipped": []},
             "prompts": tuple(prompts),

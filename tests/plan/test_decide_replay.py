@@ -21,7 +21,7 @@ from paceline.simulate.replay import Log, LoggedAnswer, replay
 from paceline.simulate.replay_costs import AUTO, Wanted, prices_of
 from paceline.simulate.replay_result import ReplayResult
 from paceline.simulate.simulate import policy_named, seconds_of, simulate
-from paceline.simulate.trace import Header, Recording
+from paceline.simulate.trace import Recording, RecordingHeader
 
 LOOKUP = {"draft": "lookup", "min_match": None, "reach": None, "shared_store": False}
 MODEL = {"draft": "model", "model": "d", "path": "/m/d", "vocabulary_size": 9}
@@ -317,7 +317,7 @@ def test_a_real_replay_s_break_even_is_the_seconds_of_its_drafted_rounds() -> No
     )
     log = Log(answers)
     traces = tuple(replay(log, drafts, {5}))
-    header = Header(
+    header = RecordingHeader(
         target=target.metadata(),
         temperature=0.0,
         sources=sources_of(drafts),

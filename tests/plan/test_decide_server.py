@@ -14,15 +14,15 @@ from paceline.bench.server.result import (
     FIRST,
     Asked,
     EndpointResult,
-    Header,
     Segment,
+    ServerBenchHeader,
 )
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
 from paceline.plan.decide_server import decide_endpoint
-from paceline.plan.document import Draft, PlanDocument, Step, plan_from_json
+from paceline.plan.document import PlanDocument, PlannedDraft, Step, plan_from_json
 
-DRAFT = Draft(kind="model", name="owner/draft", model="owner/draft")
+DRAFT = PlannedDraft(kind="model", name="owner/draft", model="owner/draft")
 SERVER = {"url": "http://h:1/v1", "model": "big", "server": "vLLM", "version": "0.32.0"}
 CATEGORIES = {"code": 1.2, "chat": 0.8}
 TOKENS = 21  # of an answer, the first one included
@@ -69,7 +69,7 @@ def live(
 ) -> EndpointResult:
     """By number of clients, how many times as fast the endpoint is; of code more, of chat less."""
     prompts = tuple((f"{c}-{i}", c, None) for c in CATEGORIES for i in range(each))
-    header = Header(
+    header = ServerBenchHeader(
         **{
             "started": "2026-03-01T12:00:00+00:00",
             "servers": servers or {FIRST: SERVER, AGAINST: SERVER | {"url": "http://h:2/v1"}},

@@ -12,11 +12,11 @@ import pytest
 from paceline.errors import DataError
 from paceline.plan import document as plan_document
 from paceline.plan.document import (
-    Draft,
     Expected,
     Gain,
-    Measured,
+    Measurement,
     PlanDocument,
+    PlannedDraft,
     Step,
     Target,
     calls_itself_plan,
@@ -26,7 +26,7 @@ from paceline.plan.document import (
 
 PLAN = PlanDocument(
     target=Target(name="t.gguf", engine="llamacpp", path="/m/t.gguf", vocabulary_size=100),
-    draft=Draft(
+    draft=PlannedDraft(
         kind="model",
         name="d.gguf",
         model="/m/d.gguf",
@@ -50,7 +50,7 @@ PLAN = PlanDocument(
         gain=Gain(value=1.5, low=1.2, high=1.8),
         gain_by_category={"code": Gain(value=1.6, low=1.3, high=1.9), "chat": Gain(value=0.9)},
     ),
-    measured=Measured(
+    measured=Measurement(
         source="bench",
         file="run.jsonl",
         when="2026-03-01T12:00:00+00:00",
@@ -106,7 +106,7 @@ def test_fields_with_a_default_may_be_left_out() -> None:
             "measured": {"source": "costs"},
         }
     )
-    assert found.draft == Draft(kind="ngram", name="ngram")
+    assert found.draft == PlannedDraft(kind="ngram", name="ngram")
     assert found.expected == Expected()
     assert found.measured.exact
 
@@ -116,11 +116,11 @@ def test_fields_with_a_default_may_be_left_out() -> None:
     [
         (PlanDocument, ""),
         (Target, "target."),
-        (Draft, "draft."),
+        (PlannedDraft, "draft."),
         (Step, "schedule.0."),
         (Gain, "expected.gain."),
         (Gain, "expected.gain_by_category.chat."),
-        (Measured, "measured."),
+        (Measurement, "measured."),
     ],
 )
 def test_a_field_without_a_default_is_missed_by_name(made: type, where: str) -> None:
@@ -153,9 +153,9 @@ def every_field() -> list[str]:
     """The path of every field that a plan has."""
     inner = {
         "target": Target,
-        "draft": Draft,
+        "draft": PlannedDraft,
         "expected": Expected,
-        "measured": Measured,
+        "measured": Measurement,
         "expected.gain": Gain,
         "expected.gain_by_category.code": Gain,
         "schedule.0": Step,
@@ -319,7 +319,7 @@ def test_a_file_that_says_it_is_a_plan_is_one_though_it_cant_be_read(tmp_path: P
 
 def test_every_type_of_a_field_can_be_read() -> None:
     """A field whose type has no reader would fail on a plan that has it, and on no other."""
-    made = (PlanDocument, Target, Draft, Step, Gain, Expected, Measured)
+    made = (PlanDocument, Target, PlannedDraft, Step, Gain, Expected, Measurement)
     types = {str(one.type) for each in made for one in fields(each)}
     assert types == set(plan_document._READ)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paceline.plan.document import (
-    Draft,
     Expected,
     Gain,
-    Measured,
+    Measurement,
     PlanDocument,
+    PlannedDraft,
     Step,
     Target,
 )
@@ -17,7 +17,7 @@ from paceline.plan.summary import plan_summary
 
 PLAN = PlanDocument(
     target=Target(name="a-target-with-a-long-name.gguf", engine="llamacpp", path=f"/m{'/x' * 60}"),
-    draft=Draft(kind="model", name="d", model="/m/d.gguf", settings={"calibrate": True}),
+    draft=PlannedDraft(kind="model", name="d", model="/m/d.gguf", settings={"calibrate": True}),
     max_draft_tokens=1,
     schedule=(
         Step(from_batch=1, to_batch=1, max_draft_tokens=1),
@@ -33,7 +33,7 @@ PLAN = PlanDocument(
         gain=Gain(value=1.5, low=1.2, high=1.8),
         gain_by_category={"code": Gain(value=1.6), "chat": Gain(value=0.9)},
     ),
-    measured=Measured(
+    measured=Measurement(
         source="endpoint",
         file="run.jsonl",
         when="2026-03-01T12:00:00+00:00",
@@ -99,5 +99,5 @@ def test_predicted_is_not_called_measured_and_lossy_is_marked() -> None:
 
 def test_parts_of_a_draft_are_named() -> None:
     part = {"kind": "lookup", "name": "lookup", "model": None, "settings": {}}
-    draft = Draft(kind="several", name="lookup + d", settings={"drafts": [part]})
+    draft = PlannedDraft(kind="several", name="lookup + d", settings={"drafts": [part]})
     assert "draft     several, lookup (lookup)" in plan_summary(replace(PLAN, draft=draft))

@@ -13,7 +13,7 @@ import numpy as np
 from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.file import RunFile
 from paceline.bench.local.identities import check_run
-from paceline.bench.local.result import BenchResult, Header
+from paceline.bench.local.result import BenchHeader, BenchResult
 from paceline.bench.local.run import Described, Run
 from paceline.policy.costs import Costs, Point
 from paceline.policy.stats import PolicyStats
@@ -144,7 +144,7 @@ def _round(
 
 
 def header(configurations: Sequence[Described], prompts: Sequence[tuple[str, str]], **changes: Any):
-    return Header(
+    return BenchHeader(
         **{
             "command": ("paceline", "bench", "tiny.gguf", "--prompts", "my prompts.jsonl"),
             "workload": {

@@ -15,8 +15,8 @@ from paceline.bench.server.result import (
     FIRST,
     Asked,
     EndpointResult,
-    Header,
     Segment,
+    ServerBenchHeader,
 )
 from paceline.monitor.counters import Counters
 
@@ -73,7 +73,7 @@ def live(
 ) -> EndpointResult:
     """A finished run: the endpoint drafts, and each client more takes away some of its gain."""
     prompts = [(f"{c}-{i}", c) for c in categories for i in range(each)]
-    header = Header(
+    header = ServerBenchHeader(
         **{
             "command": ("paceline", "bench-server", "http://gpu-1:8000"),
             "started": "2026-03-01T12:00:00+00:00",

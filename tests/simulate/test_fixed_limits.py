@@ -10,7 +10,7 @@ from paceline.decode.stats import stats
 from paceline.policy.costs import Costs, Point
 from paceline.simulate.fixed_limits import Answers
 from paceline.simulate.simulate import policy_named, simulate
-from paceline.simulate.trace import Header, Recording, SourceTrace, Trace
+from paceline.simulate.trace import Recording, RecordingHeader, SourceTrace, Trace
 
 COSTS = Costs(key={}, points=tuple(Point(rows, 1, 0, 1.0) for rows in (1, 40)))
 
@@ -44,7 +44,9 @@ def traces(draw: st.DrawFn) -> list[Trace]:
 @settings(max_examples=200, deadline=None)
 @given(some=traces(), max_draft_tokens=st.integers(1, 10))
 def test_every_count_is_the_simulator_s(some: list[Trace], max_draft_tokens: int) -> None:
-    recording = Recording(Header(target={}, temperature=0, sources={"lookup": True}), tuple(some))
+    recording = Recording(
+        RecordingHeader(target={}, temperature=0, sources={"lookup": True}), tuple(some)
+    )
     policy = policy_named(f"lookup:{max_draft_tokens}", COSTS, {"lookup": True})
     served = simulate(recording, COSTS, policy).served
     found = Answers(some, "lookup").outcomes(max_draft_tokens)

@@ -27,7 +27,7 @@ from paceline.simulate.record import sources_of
 from paceline.simulate.replay import Log, check_kinds, check_replayable, read_log, replay
 from paceline.simulate.replay_costs import Wanted, best_of, prices_of
 from paceline.simulate.simulate import policy_named, simulate
-from paceline.simulate.trace import Header, Recording
+from paceline.simulate.trace import Recording, RecordingHeader
 from paceline.types import Round
 from paceline.verify.chain import ChainVerifier
 
@@ -76,7 +76,7 @@ def rounds_of(
     log: Log, draft: Draft, engine: ToyEngine, max_draft_tokens: int
 ) -> dict[str, tuple[Round, ...]]:
     drafts = {"draft": draft}
-    header = Header(target={}, temperature=0.0, sources=sources_of(drafts))
+    header = RecordingHeader(target={}, temperature=0.0, sources=sources_of(drafts))
     recording = Recording(header, tuple(replay(log, drafts, engine.tokenizer.end_tokens)))
     policy = policy_named(f"draft:{max_draft_tokens}", COSTS, header.sources)
     return {one.id: one.rounds for one in simulate(recording, COSTS, policy).served}
@@ -309,7 +309,7 @@ def recording(*answers: tuple[str, str]) -> Recording:
         prompt("abcdabcd", text, category, str(number))
         for number, (text, category) in enumerate(answers)
     )
-    header = Header(
+    header = RecordingHeader(
         target={}, temperature=0.0, sources=sources_of(drafts), has_confidence=("lookup",)
     )
     return Recording(header, tuple(replay(read_log(Workload("log", some), engine), drafts, ())))

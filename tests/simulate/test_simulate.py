@@ -19,7 +19,7 @@ from paceline.policy.costs import Costs, Feed, Point
 from paceline.simulate import server
 from paceline.simulate.record import sources_of, trace_of
 from paceline.simulate.simulate import best_fixed, policy_named, policy_of, regret, simulate
-from paceline.simulate.trace import Header, Recording, SourceTrace, Trace
+from paceline.simulate.trace import Recording, RecordingHeader, SourceTrace, Trace
 from paceline.testing import ToyEngine
 from paceline.verify.chain import ChainVerifier
 
@@ -56,7 +56,9 @@ def recorded(policy, drafts, *, temperature=0.0, together=1, fixed_by="measured"
     stop = StopConditions(max_tokens=60)
     requests = [Request(prompt=p, sampling=sampling, stop=stop) for p in PROMPTS]
     done = decode(Decoder(engine, drafts, ChainVerifier(), policy), requests)
-    header = Header(target=engine.metadata(), temperature=temperature, sources=sources_of(drafts))
+    header = RecordingHeader(
+        target=engine.metadata(), temperature=temperature, sources=sources_of(drafts)
+    )
     traces = [
         trace_of(
             id=str(number),
@@ -145,7 +147,9 @@ def test_an_end_within_a_block_is_recorded_as_in_real_decoding() -> None:
         drafts={"lookup": lookup},
         most_tokens=20,
     )
-    recording = Recording(Header(target={}, temperature=0, sources={"lookup": True}), (trace,))
+    recording = Recording(
+        RecordingHeader(target={}, temperature=0, sources={"lookup": True}), (trace,)
+    )
     found = simulate(recording, COSTS, policy_named("lookup:4", COSTS, {"lookup": True}))
     assert shape(found.served[0].rounds) == shape(done.rounds)
     last = done.rounds[-1]
@@ -196,7 +200,7 @@ def hand(name: str = "lookup", previewable: bool = True, **changes) -> Recording
         most_tokens=6,
         sources={name: SourceTrace(**lists)},
     )
-    header = Header(target="toy", temperature=0.0, sources={name: previewable})
+    header = RecordingHeader(target="toy", temperature=0.0, sources={name: previewable})
     return Recording(header, (replace(trace, **changes),))
 
 
@@ -302,7 +306,7 @@ def many(count: int) -> Recording:
                 sources={"lookup": SourceTrace(offered, right, offered, offered)},
             )
         )
-    header = Header(target="toy", temperature=0.0, sources={"lookup": True})
+    header = RecordingHeader(target="toy", temperature=0.0, sources={"lookup": True})
     return Recording(header, tuple(traces))
 
 

@@ -19,8 +19,8 @@ from paceline.policy.acceptance import MOST
 from paceline.simulate.impute import imputed
 from paceline.simulate.record import sources_of, trace_of
 from paceline.simulate.trace import (
-    Header,
     Recording,
+    RecordingHeader,
     SourceTrace,
     Trace,
     read_recording,
@@ -30,7 +30,9 @@ from paceline.testing import ToyEngine, sample_round
 from paceline.types import Round
 from paceline.verify.chain import ChainVerifier
 
-HEADER = Header(target={"model": "toy"}, temperature=0.5, sources={"lookup": True, "model": False})
+HEADER = RecordingHeader(
+    target={"model": "toy"}, temperature=0.5, sources={"lookup": True, "model": False}
+)
 
 
 def round_of(

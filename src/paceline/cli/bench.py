@@ -27,8 +27,7 @@ from paceline.cli.workloads import PromptOptions
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
 from paceline.simulate.record import is_replayable, sources_of, trace_of
-from paceline.simulate.trace import KIND, write
-from paceline.simulate.trace import Header as RecordingHeader
+from paceline.simulate.trace import KIND, RecordingHeader, write
 
 EXAMPLES = """\
   paceline bench smollm2-135m -d lookup

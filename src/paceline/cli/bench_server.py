@@ -22,7 +22,7 @@ from paceline.bench.server.client import Endpoint, connect
 from paceline.bench.server.file import EndpointFile
 from paceline.bench.server.http import Patience
 from paceline.bench.server.load import Block, plan, run_load
-from paceline.bench.server.result import AGAINST, FIRST, Asked, EndpointResult, Header
+from paceline.bench.server.result import AGAINST, FIRST, Asked, EndpointResult, ServerBenchHeader
 from paceline.bench.server.summary import server_summary
 from paceline.cli.options import SamplingOptions, dated_path
 from paceline.cli.parser import Parser, at_least, number_above_zero, several
@@ -217,9 +217,9 @@ def _header(
     workload: Workload,
     sampling: Sampling,
     endpoints: Mapping[str, Endpoint],
-) -> Header:
+) -> ServerBenchHeader:
     patience = next(iter(endpoints.values())).http.patience
-    return Header(
+    return ServerBenchHeader(
         command=("paceline", *sys.argv[1:]),
         started=datetime.now().astimezone().isoformat(timespec="seconds"),
         servers={name: endpoint.served.as_json() for name, endpoint in endpoints.items()},

@@ -19,7 +19,7 @@ from paceline.cli.parser import Parser
 from paceline.cli.plan import OUT_HELP, give, plan_path
 from paceline.cli.settings import add_verb, flag, group, option
 from paceline.errors import SettingError, unknown_name
-from paceline.plan.break_even import Plan, make_plan
+from paceline.plan.break_even import BreakEven, make_plan
 from paceline.plan.break_even_text import as_document, lines, sentence
 from paceline.plan.decide_costs import decide_costs
 from paceline.plan.document import TRAINED, PlanDocument
@@ -109,10 +109,10 @@ def run(settings: BreakEvenSettings) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Priced:
+class _Costed:
     """What costs say, of what: metadata of the target, and of each draft by name."""
 
-    plan: Plan
+    plan: BreakEven
     target: Mapping[str, Any]
     drafts: Mapping[str, Mapping[str, Any]]
 
@@ -120,7 +120,7 @@ class _Priced:
         return decide_costs(self.plan, self.target, self.drafts, file=file)
 
 
-def _recorded(settings: BreakEvenSettings) -> _Priced:
+def _recorded(settings: BreakEvenSettings) -> _Costed:
     assert settings.costs is not None
     target, loading = settings.target, settings.loading
     if target.target is not None:
@@ -145,7 +145,7 @@ def _recorded(settings: BreakEvenSettings) -> _Priced:
     names = settings.draft or ("lookup", *costs.drafts)
     found = [_source(costs, n, settings.costs) for n in dict.fromkeys(names) if n != "none"]
     metadata = {source.name: _metadata(source) for source in found}
-    return _Priced(make_plan(costs, found, settings.acceptance), costs.key, metadata)
+    return _Costed(make_plan(costs, found, settings.acceptance), costs.key, metadata)
 
 
 def _metadata(source: Source) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _source(costs: Costs, name: str, file: str) -> Source:
     raise unknown_name(f"draft in the costs of {file}", name, ["lookup", *costs.drafts])
 
 
-def _measured(settings: BreakEvenSettings) -> _Priced:
+def _measured(settings: BreakEvenSettings) -> _Costed:
     if settings.target.target is None:
         raise SettingError("There is no TARGET.", "Name a model, or costs with --costs FILE.")
     if settings.draft and set(settings.draft) == {"none"}:
@@ -190,7 +190,7 @@ def _measured(settings: BreakEvenSettings) -> _Priced:
                     "Use `paceline bench`.",
                 )
         costs = gather_costs(engine, drafts, on_measure=say)
-        return _Priced(
+        return _Costed(
             make_plan(costs, sources(costs, drafts), settings.acceptance),
             target_metadata(engine),
             {name: draft_metadata(draft) for name, draft in drafts.items()},

@@ -18,7 +18,7 @@ from paceline.plan.decide import decide
 from paceline.plan.decide_parts import WITH_MODEL
 from paceline.plan.decide_replay import decide_replay
 from paceline.plan.decide_server import decide_endpoint
-from paceline.plan.document import DRAFT_KINDS, Draft, PlanDocument, calls_itself_plan
+from paceline.plan.document import DRAFT_KINDS, PlanDocument, PlannedDraft, calls_itself_plan
 from paceline.plan.evidence import Evidence, read_evidence
 from paceline.plan.summary import plan_summary
 
@@ -105,7 +105,7 @@ def _refuse(settings: PlanSettings, what: str, names: tuple[str, ...]) -> None:
             )
 
 
-def _served(settings: PlanSettings) -> Draft:
+def _served(settings: PlanSettings) -> PlannedDraft:
     """What drafted on the server, as the user says."""
     for name in ("draft_kind", "max_draft_tokens"):
         if getattr(settings, name) is None:
@@ -123,7 +123,7 @@ def _served(settings: PlanSettings) -> Draft:
         raise SettingError(
             f"--draft-model is {model}, and a draft of the kind {kind} has none.", "Leave it out."
         )
-    return Draft(kind=kind, name=model or kind, model=model)
+    return PlannedDraft(kind=kind, name=model or kind, model=model)
 
 
 def plan_path(out: str | None) -> Path | None:

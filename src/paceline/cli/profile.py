@@ -18,7 +18,7 @@ from paceline.bench.profile.profile import (
     LONG,
     SEQUENCES,
     WIDTHS,
-    Samples,
+    Timings,
     cached,
     costs_key,
     keep,
@@ -134,7 +134,7 @@ def _load(settings: Settings, stack: ExitStack) -> tuple[Engine, dict[str, Draft
 def _measure(engines: list[tuple[str, Engine]], sweeps: int) -> Iterator[tuple[str, Costs]]:
     """Costs of each model in turn; an interrupt ends it with what the last one has so far."""
     for name, engine in engines:
-        samples = Samples()
+        samples = Timings()
         with tqdm(total=100, unit="%", desc=name, file=sys.stderr, dynamic_ncols=True) as bar:
             show = partial(_show, bar)
             with suppress(KeyboardInterrupt):

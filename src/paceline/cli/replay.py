@@ -30,7 +30,7 @@ from paceline.simulate.replay import Log, check_kinds, check_replayable, read_lo
 from paceline.simulate.replay_costs import AUTO, Wanted, prices_of, whose
 from paceline.simulate.replay_result import ReplayResult
 from paceline.simulate.replay_summary import card
-from paceline.simulate.trace import Header, Recording, Trace, write
+from paceline.simulate.trace import Recording, RecordingHeader, Trace, write
 from paceline.types import Sampling
 
 EXAMPLES = """\
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
         drafts = _load(args, specs, target, stack)
         check_replayable(drafts, sampling.temperature)
         log = read_log(workload, target, max_tokens=args.max_tokens)
-        header = Header(
+        header = RecordingHeader(
             target=target.metadata(),
             temperature=sampling.temperature,
             sources=sources_of(drafts),
@@ -259,7 +259,7 @@ def _replay(
     drafts: Mapping[str, Draft],
     ends: Collection[int],
     traces: list[Trace],
-    header: Header,
+    header: RecordingHeader,
     out: Path | None,
 ) -> None:
     """Add each answer's trace, under a progress bar, and write it at once."""

@@ -21,7 +21,7 @@ from paceline.monitor.exporter import Exporter
 from paceline.monitor.spread import LEAST_PARTS
 from paceline.monitor.text import block, document, warning
 from paceline.monitor.verdict import LOSING, WatchVerdict, exit_code, judge
-from paceline.monitor.watch import Source, WatchedWindow, find_metrics, watch
+from paceline.monitor.watch import MetricsSource, WatchedWindow, find_metrics, watch
 from paceline.monitor.window import Scrape, Window, WindowFileHeader, header_of, read_windows
 from paceline.plan.document import PlanDocument, read_plan
 from paceline.storage import GrowingFile
@@ -273,7 +273,7 @@ def _source(
     model: str | None,
     key: tuple[str | None, str],
     labels: Mapping[str, str],
-) -> Source:
+) -> MetricsSource:
     for url in urls:
         checked_url(url if "://" in url else f"http://{url}", "URL")
     name, option = key
@@ -284,10 +284,10 @@ def _source(
         raise SettingError(
             f"watch needs {error.name}.", "Install it: pip install 'paceline[endpoint]'."
         ) from None
-    return Source(pages, model, headers, labels)
+    return MetricsSource(pages, model, headers, labels)
 
 
-def _refuse_drafts_off(source: Source, first: Scrape) -> None:
+def _refuse_drafts_off(source: MetricsSource, first: Scrape) -> None:
     """A vLLM that can't be drafting is named at once, not after a window."""
     if first.counters.server == "vLLM" and not first.counters.has_drafts:
         raise SettingError(

@@ -26,7 +26,7 @@ _NOTHING = Proposal((), "none")
 
 
 @dataclass(slots=True)
-class _Turn(Turn[Stream]):
+class _DecoderTurn(Turn[Stream]):
     """What one stream does in one round, with what goes to the target and comes back.
 
     fed    tokens of its job
@@ -81,7 +81,7 @@ class Decoder:
 
         A stream whose own row or settings are at fault ends with its `error`; the others go on.
         """
-        turns = [_Turn(stream) for stream in streams if not stream.finished]
+        turns = [_DecoderTurn(stream) for stream in streams if not stream.finished]
         if not turns:
             return
         self._open(turns)
@@ -138,14 +138,14 @@ class Decoder:
         if name not in self.drafts:
             raise unknown_name("draft", name, self.drafts)
 
-    def _open(self, turns: list[_Turn]) -> None:
+    def _open(self, turns: list[_DecoderTurn]) -> None:
         """Let the drafts that the policy previews read the prompts. It is drafting."""
         for name in rules.looks_at(self.policy):
             self._check_draft(name)
             asked = [turn for turn in turns if turn.stream.request.draft in (None, name)]
             self._open_draft(self.drafts[name], name, asked)
 
-    def _propose(self, turns: list[_Turn]) -> None:
+    def _propose(self, turns: list[_DecoderTurn]) -> None:
         """Ask each draft once for all streams that chose it; its time is theirs."""
         for name in dict.fromkeys(turn.source for turn in turns if turn.source is not None):
             draft, mine = self.drafts[name], [turn for turn in turns if turn.source == name]
@@ -161,7 +161,7 @@ class Decoder:
                 turn.drafted = len(proposal.tokens)
             _share(started, asked)
 
-    def _open_draft(self, draft: Draft, name: str, turns: list[_Turn]) -> None:
+    def _open_draft(self, draft: Draft, name: str, turns: list[_DecoderTurn]) -> None:
         started = perf_counter()
         new = [turn for turn in turns if turn.stream.open_draft(name)]
         if new:
@@ -189,13 +189,13 @@ class Decoder:
             raise _no_trees(name, unable)
         return proposal
 
-    def _job(self, turn: _Turn) -> Job:
+    def _job(self, turn: _DecoderTurn) -> Job:
         proposal = turn.proposal
         tokens = [*turn.stream.missing, *proposal.tokens]
         turn.fed = len(tokens)
         return Job(turn.stream.sequence, tokens, len(proposal.tokens) + 1, parents=proposal.parents)
 
-    def _verify_and_commit(self, turn: _Turn, rows: Array) -> None:
+    def _verify_and_commit(self, turn: _DecoderTurn, rows: Array) -> None:
         """Verify, commit, rewind: what is left is as if ordinary decoding had got here."""
         started = perf_counter()
         stream, proposal = turn.stream, turn.proposal
@@ -218,7 +218,9 @@ class Decoder:
                 self._rewind(turn, verdict)
         turn.commit_s = perf_counter() - started
 
-    def _commit(self, turn: _Turn, distributions: RowDistributions, verdict: Verdict) -> None:
+    def _commit(
+        self, turn: _DecoderTurn, distributions: RowDistributions, verdict: Verdict
+    ) -> None:
         stream = turn.stream
         accepted = verdict.accepted
         tokens = [*(turn.proposal.tokens[index] for index in accepted), verdict.next_token]
@@ -237,7 +239,7 @@ class Decoder:
         if turn.proposal.parents is not None:
             turn.path = accepted
 
-    def _rewind(self, turn: _Turn, verdict: Verdict) -> None:
+    def _rewind(self, turn: _DecoderTurn, verdict: Verdict) -> None:
         sequence = turn.stream.sequence
         if turn.proposal.parents is None:
             sequence.rewind(len(turn.stream.history) - 1)
@@ -245,7 +247,7 @@ class Decoder:
             sequence.rewind(turn.context, verdict.accepted)
 
     def _observe_logits(
-        self, turn: _Turn, distributions: RowDistributions, verdict: Verdict
+        self, turn: _DecoderTurn, distributions: RowDistributions, verdict: Verdict
     ) -> None:
         """Show the rows to the drafts that learn from them. Before anything is committed: a
         distribution that is worked out now looks back on what its row stands after."""
@@ -261,7 +263,7 @@ class Decoder:
             self.drafts[name].observe_logits(turn.stream.context, verified)
         _share(started, [turn])
 
-    def _observe(self, turns: list[_Turn]) -> None:
+    def _observe(self, turns: list[_DecoderTurn]) -> None:
         for turn in turns:
             started = perf_counter()
             emitted = turn.stream.history.tokens[turn.context :]
@@ -306,7 +308,7 @@ def _no_trees(draft: str, unable: str) -> SettingError:
     )
 
 
-def _share(started: float, turns: list[_Turn]) -> None:
+def _share(started: float, turns: list[_DecoderTurn]) -> None:
     """Count the time since then as drafting, in equal parts."""
     each_s = (perf_counter() - started) / len(turns)
     for turn in turns:

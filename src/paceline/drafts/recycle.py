@@ -39,7 +39,7 @@ first."""
 
 
 @dataclass(slots=True)
-class Table:
+class SuccessorTable:
     """Successors by the token before them, and by the two tokens before them.
 
     most_keys    the table forgets what is oldest beyond so many (about 500 bytes each)
@@ -88,8 +88,8 @@ class RecycleDraft(Draft):
                 raise SettingError(f"{label} is {value}.", "It must be 1 or more.")
         self.most_branches, self.kept, self.lasting = branches, max(branches, kept), lasting
         self.branches = branches > 1
-        self._shared = Table()
-        self._tables: dict[Context, Table] = {}
+        self._shared = SuccessorTable()
+        self._tables: dict[Context, SuccessorTable] = {}
 
     @classmethod
     def create(cls, target: Engine, **options: Any) -> RecycleDraft:
@@ -106,7 +106,7 @@ class RecycleDraft(Draft):
         return self.lasting
 
     def open(self, context: Context) -> None:
-        self._tables[context] = self._shared if self.lasting else Table()
+        self._tables[context] = self._shared if self.lasting else SuccessorTable()
 
     def close(self, context: Context) -> None:
         self._tables.pop(context, None)

@@ -12,7 +12,7 @@ from paceline.types import Proposal
 
 
 @dataclass(slots=True)
-class _Turn:
+class _StepwiseTurn:
     """One context's proposal in the making."""
 
     context: Context
@@ -58,7 +58,7 @@ def draw_on(
               returned
     """
     starts = before if before is not None else [()] * len(contexts)
-    turns = [_Turn(*turn) for turn in zip(contexts, limits, starts, strict=True)]
+    turns = [_StepwiseTurn(*turn) for turn in zip(contexts, limits, starts, strict=True)]
     active = [turn for turn in turns if turn.may_go_on]
     while active:
         distributions = draft.next_distributions(

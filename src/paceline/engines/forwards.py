@@ -14,7 +14,7 @@ FORWARD_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ForwardPart:
     """The tokens `first` to `first + count` of a job, of whose rows the last `rows` are wanted."""
 
     number: int
@@ -25,12 +25,12 @@ class Part:
 
 def forwards(
     jobs: AbstractSequence[Job], limit: int = FORWARD_TOKENS, *, whole_trees: bool = False
-) -> Iterator[list[Part]]:
+) -> Iterator[list[ForwardPart]]:
     """Cut jobs into forwards of at most `limit` tokens, each a list of parts in job order.
 
     whole_trees    never cut a tree: one of more tokens than `limit` has a forward of its own
     """
-    parts: list[Part] = []
+    parts: list[ForwardPart] = []
     room = limit
     for number, job in enumerate(jobs):
         first, total = 0, len(job.tokens)
@@ -43,7 +43,7 @@ def forwards(
             if first < tree < first + count < total:
                 count = tree - first
             unwanted = total - job.rows - first
-            parts.append(Part(number, first, count, max(0, count - max(0, unwanted))))
+            parts.append(ForwardPart(number, first, count, max(0, count - max(0, unwanted))))
             first, room = first + count, room - count
             if room <= 0:
                 yield parts

@@ -75,7 +75,7 @@ def engine_of(target: str) -> str:
     if _HUB_NAME.fullmatch(target) and path.suffix != ".gguf":
         return "transformers"
     if path.suffix == ".gguf" or "/" in target:
-        raise ModelError(f"There is not a file {target}.", "Check the path.")
+        raise ModelError(f"There is no file {target}.", "Check the path.")
     raise unknown_name("file, directory or demo model", target, catalog.CATALOG)
 
 

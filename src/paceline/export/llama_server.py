@@ -13,10 +13,10 @@ from paceline.export.rules import (
     shortest_match,
 )
 from paceline.export.setup import EngineSetup
-from paceline.plan.document import Draft
+from paceline.plan.document import PlannedDraft
 
 
-def setup(ask: ExportRequest, draft: Draft | None) -> EngineSetup:
+def setup(ask: ExportRequest, draft: PlannedDraft | None) -> EngineSetup:
     """llama-server told to draft, or without a draft to decode without one."""
     if draft is None:
         return ask.made()

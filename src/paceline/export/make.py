@@ -10,9 +10,9 @@ from paceline.errors import DataError, SettingError
 from paceline.export import llama_server, sglang, tensorrt_llm, vllm
 from paceline.export.rules import ExportRequest, check_place, target_place
 from paceline.export.setup import ENGINES, EngineSetup, ExportOptions, engine_table
-from paceline.plan.document import Draft, Gain, PlanDocument
+from paceline.plan.document import Gain, PlanDocument, PlannedDraft
 
-WRITERS: dict[str, Callable[[ExportRequest, Draft | None], EngineSetup]] = {
+WRITERS: dict[str, Callable[[ExportRequest, PlannedDraft | None], EngineSetup]] = {
     "vllm": vllm.setup,
     "sglang": sglang.setup,
     "tensorrt-llm": tensorrt_llm.setup,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import DataError, PacelineError, PairError, SettingError
 from paceline.export.setup import EngineSetup, EngineTable, ExportOptions
-from paceline.plan.document import Draft, PlanDocument, Step
+from paceline.plan.document import PlanDocument, PlannedDraft, Step
 
 if TYPE_CHECKING:
     from paceline.inspect.loaders import Loads
@@ -96,7 +96,7 @@ class ExportRequest:
 
 
 def family_of(
-    ask: ExportRequest, draft: Draft, offered: Container[str]
+    ask: ExportRequest, draft: PlannedDraft, offered: Container[str]
 ) -> tuple[str, tuple[str, ...]]:
     """The family of a draft on an engine that offers these, and what must be said where it stands
     in for the draft.
@@ -126,7 +126,7 @@ def family_of(
     )
 
 
-def _stand_in(options: ExportOptions, draft: Draft, offered: Container[str]) -> str | None:
+def _stand_in(options: ExportOptions, draft: PlannedDraft, offered: Container[str]) -> str | None:
     # The model of an early exit is the target itself, so only one that is named here can stand in.
     own = None if draft.kind == "early-exit" else draft.model
     model = options.draft_model or own
@@ -136,7 +136,7 @@ def _stand_in(options: ExportOptions, draft: Draft, offered: Container[str]) -> 
     return None
 
 
-def _elsewhere(draft: Draft) -> str:
+def _elsewhere(draft: PlannedDraft) -> str:
     if draft.kind == "medusa":
         return "vLLM up to 0.32.0 loads Medusa heads."
     if draft.kind in NEAREST:
@@ -162,7 +162,7 @@ def _same_in_name_only(ask: ExportRequest, kind: str) -> tuple[str, ...]:
 # How far it drafts.
 
 
-def shortest_match(draft: Draft) -> int:
+def shortest_match(draft: PlannedDraft) -> int:
     """Of a lookup, in tokens: the plan's, or Paceline's own under a fixed limit. Raises DataError
     for one that is not a number of tokens."""
     found = draft.settings.get("min_match")
@@ -176,7 +176,7 @@ def shortest_match(draft: Draft) -> int:
     return found
 
 
-def match_lengths(draft: Draft, how: str) -> tuple[str, ...]:
+def match_lengths(draft: PlannedDraft, how: str) -> tuple[str, ...]:
     """What must be said where an engine's n-grams match other lengths than were measured. That a
     lookup without a length of its own is another draft is said anyway.
 
@@ -269,7 +269,9 @@ class FoundModel:
     notes: tuple[str, ...] = ()
 
 
-def find_model(ask: ExportRequest, draft: Draft, family: str, method: str | None) -> FoundModel:
+def find_model(
+    ask: ExportRequest, draft: PlannedDraft, family: str, method: str | None
+) -> FoundModel:
     """The model of a draft of this family, which the engine calls by this method (None: whichever
     its files are for).
 
@@ -382,7 +384,7 @@ def _check_files(place: str, table: EngineTable, method: str | None) -> Loads | 
     return found
 
 
-def _check_vocabulary(ask: ExportRequest, draft: Draft, place: str) -> tuple[str, ...]:
+def _check_vocabulary(ask: ExportRequest, draft: PlannedDraft, place: str) -> tuple[str, ...]:
     """Raises PairError for a draft model whose vocabulary the engine refuses; what of that was not
     checked otherwise. The plan knows the models it was made with, and files that lie here tell of
     themselves; of others nothing is known."""

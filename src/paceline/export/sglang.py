@@ -18,12 +18,12 @@ from paceline.export.rules import (
     no_schedule,
 )
 from paceline.export.setup import EngineSetup
-from paceline.plan.document import Draft
+from paceline.plan.document import PlannedDraft
 
 ADAPTIVE_FILE = "paceline-adaptive.json"
 
 
-def setup(ask: ExportRequest, draft: Draft | None) -> EngineSetup:
+def setup(ask: ExportRequest, draft: PlannedDraft | None) -> EngineSetup:
     """SGLang told to draft, or without a draft to decode without one."""
     if draft is None:
         return ask.made()
@@ -83,7 +83,7 @@ def _lengths(algorithm: str, limit: int) -> dict[str, str]:
     }
 
 
-def _traps(ask: ExportRequest, draft: Draft, algorithm: str, limit: int) -> Iterator[str]:
+def _traps(ask: ExportRequest, draft: PlannedDraft, algorithm: str, limit: int) -> Iterator[str]:
     yield (
         f"{limit + 1} draft tokens are {limit} drafted ones and the root, which SGLang counts too."
     )

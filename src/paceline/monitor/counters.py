@@ -23,7 +23,7 @@ from paceline.monitor.dialects import (
     Names,
     dialect_of,
 )
-from paceline.monitor.scrape import Metrics, Sample
+from paceline.monitor.scrape import Metrics, MetricSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class ServerMetrics:
             if math.isfinite(sample.value)
         }
 
-    def _found(self, names: Names) -> list[Sample]:
+    def _found(self, names: Names) -> list[MetricSample]:
         """Of the first name that is there. What isn't a number counts nothing."""
         for spelt in (spelt for name in names for spelt in _spelt(name)):
             samples = self.metrics.named(spelt, **self._only)

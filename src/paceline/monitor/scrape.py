@@ -24,7 +24,7 @@ _LINE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One line of a page."""
 
     name: str
@@ -39,12 +39,12 @@ class Metrics:
     others    names of samples that were on it and weren't read
     """
 
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]
     others: frozenset[str] = frozenset()
 
     @cached_property
-    def _by_name(self) -> dict[str, list[Sample]]:
-        found: dict[str, list[Sample]] = {}
+    def _by_name(self) -> dict[str, list[MetricSample]]:
+        found: dict[str, list[MetricSample]] = {}
         for sample in self.samples:
             found.setdefault(sample.name, []).append(sample)
         return found
@@ -54,7 +54,7 @@ class Metrics:
         """All names on the page, read or not."""
         return self.others | self._by_name.keys()
 
-    def named(self, name: str, **labels: str) -> list[Sample]:
+    def named(self, name: str, **labels: str) -> list[MetricSample]:
         """Samples of a name whose labels have these values."""
         return [
             sample
@@ -84,10 +84,10 @@ def parse_metrics(text: str, wanted: Collection[str] | None = None) -> Metrics:
     """
     from prometheus_client.parser import text_string_to_metric_families
 
-    def samples(read: str) -> Iterator[Sample]:
+    def samples(read: str) -> Iterator[MetricSample]:
         for family in text_string_to_metric_families(read):
             for sample in family.samples:
-                yield Sample(sample.name, dict(sample.labels), float(sample.value))
+                yield MetricSample(sample.name, dict(sample.labels), float(sample.value))
 
     try:
         kept, others = (text, frozenset[str]()) if wanted is None else _kept(text, wanted)

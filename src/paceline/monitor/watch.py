@@ -32,7 +32,7 @@ _METRICS = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whos
 
 
 @dataclass(frozen=True)
-class Source:
+class MetricsSource:
     """Where a deployment's metrics are: a page, or one for each worker. Close it when done with; a
     context manager. One HTTP client serves all scrapes.
 
@@ -101,7 +101,7 @@ class Source:
         self._client.close()
         self._pool.shutdown()
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> MetricsSource:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -178,9 +178,9 @@ Watched = WatchedWindow | str
 
 
 def watch(
-    source: Source,
+    source: MetricsSource,
     *,
-    control: Source | None = None,
+    control: MetricsSource | None = None,
     window_s: float,
     interval_s: float,
     patience_s: float = math.inf,
@@ -220,7 +220,7 @@ def watch(
 class _OpenWindow:
     """Scrapes of the window that is open, of a server and perhaps its control."""
 
-    def __init__(self, sources: Sequence[Source], pool: ThreadPoolExecutor) -> None:
+    def __init__(self, sources: Sequence[MetricsSource], pool: ThreadPoolExecutor) -> None:
         self.sources, self.pool = sources, pool
         first = [one.read() for one in sources]
         self.scrapes = [[one] for one in first]
@@ -244,7 +244,7 @@ class _OpenWindow:
 
     def read(self) -> Iterator[str]:
         try:
-            found = list(self.pool.map(Source.read, self.sources))
+            found = list(self.pool.map(MetricsSource.read, self.sources))
         except CutOff as error:
             yield f"{error.fact} That scrape is left out."
             return

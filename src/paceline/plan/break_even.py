@@ -91,7 +91,7 @@ class DraftPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BreakEven:
     """A target's costs and what they say of each draft.
 
     given    the acceptances are the user's, not ours
@@ -103,7 +103,9 @@ class Plan:
     given: bool
 
 
-def make_plan(costs: Costs, sources: Sequence[Source], acceptances: Iterable[float] = ()) -> Plan:
+def make_plan(
+    costs: Costs, sources: Sequence[Source], acceptances: Iterable[float] = ()
+) -> BreakEven:
     """Decide from costs.
 
     sources        the drafts on offer; one without costs of its own is taken to be free
@@ -123,7 +125,7 @@ def make_plan(costs: Costs, sources: Sequence[Source], acceptances: Iterable[flo
         )
     wanted = given or ACCEPTANCES
     plans = tuple(_draft_plan(costs, source, wanted) for source in sources)
-    return Plan(costs, plans, wanted, bool(given))
+    return BreakEven(costs, plans, wanted, bool(given))
 
 
 def _draft_plan(costs: Costs, source: Source, acceptances: Sequence[float]) -> DraftPlan:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from paceline.plan.break_even import MATCHES, Best, DraftPlan, Plan
+from paceline.plan.break_even import MATCHES, Best, BreakEven, DraftPlan
 from paceline.policy.break_even import best_draft_tokens
 from paceline.policy.costs import Costs
 from paceline.policy.warnings import cost_words
@@ -15,7 +15,7 @@ _WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 32)
 _TYPICAL = 0.8  # acceptance that the decision speaks of when none was given
 
 
-def sentence(plan: Plan) -> str:
+def sentence(plan: BreakEven) -> str:
     """The decision."""
     clauses = [(_advised(plan, draft), _clause(plan, draft)) for draft in plan.drafts]
     # What to do comes before what not to do.
@@ -26,7 +26,7 @@ def sentence(plan: Plan) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def lines(plan: Plan) -> list[str]:
+def lines(plan: BreakEven) -> list[str]:
     """The arithmetic."""
     t1_s = plan.costs.forward_s(1)
     found = [
@@ -42,7 +42,7 @@ def lines(plan: Plan) -> list[str]:
     return found
 
 
-def as_document(plan: Plan) -> dict[str, Any]:
+def as_document(plan: BreakEven) -> dict[str, Any]:
     """As JSON."""
     return {
         "kind": "paceline break-even",
@@ -72,7 +72,7 @@ def price_words(draft: DraftPlan) -> str:
     return f"a drafted token costs {draft.priced.draft_cost:.2f} of a target pass"
 
 
-def _advised(plan: Plan, draft: DraftPlan) -> bool:
+def _advised(plan: BreakEven, draft: DraftPlan) -> bool:
     """Whether the decision is to draft with it."""
     if plan.given or not draft.matches:
         return draft.can_pay and (
@@ -93,7 +93,7 @@ def no_speedup_words(draft: DraftPlan) -> str:
     )
 
 
-def _clause(plan: Plan, draft: DraftPlan) -> str:
+def _clause(plan: BreakEven, draft: DraftPlan) -> str:
     if draft.least is None or not draft.can_pay:
         return no_speedup_words(draft)
     max_draft_tokens, least = draft.least

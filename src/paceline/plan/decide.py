@@ -12,7 +12,7 @@ from dataclasses import asdict
 from paceline.bench.local.result import BenchResult
 from paceline.bench.local.run import Described
 from paceline.errors import DataError
-from paceline.plan.decide_engines import Choice, fastest, rivals_of
+from paceline.plan.decide_engines import Decision, fastest, rivals_of
 from paceline.plan.decide_parts import (
     asked_for,
     batch_words,
@@ -35,11 +35,11 @@ from paceline.plan.decide_parts import (
     worst_category,
 )
 from paceline.plan.document import (
-    Draft,
     Expected,
     Gain,
-    Measured,
+    Measurement,
     PlanDocument,
+    PlannedDraft,
 )
 from paceline.types import Round
 
@@ -86,9 +86,9 @@ def _gain(done: BenchResult, one: Described, category: str | None = None) -> Gai
     return None if ratio is None else gain_of(ratio)
 
 
-def _named(done: BenchResult, one: Described) -> Choice:
+def _named(done: BenchResult, one: Described) -> Decision:
     if one.is_baseline:
-        return Choice(one, ("Plain decoding was asked for.",))
+        return Decision(one, ("Plain decoding was asked for.",))
     gain, said = _gain(done, one), []
     if gain is None:
         raise DataError(
@@ -100,10 +100,10 @@ def _named(done: BenchResult, one: Described) -> Choice:
     said += _faults(done, one)
     if one.lossy:
         said.append(f"LOSSY ({one.verifier}): it gives up {one.gives_up}.")
-    return Choice(one, tuple(said))
+    return Decision(one, tuple(said))
 
 
-def _best(done: BenchResult) -> Choice:
+def _best(done: BenchResult) -> Decision:
     first = done.configuration(done.configurations[0].baseline)
     rivals = rivals_of(done, first)
     others = _other_baselines(done, [first, *rivals])
@@ -114,7 +114,7 @@ def _best(done: BenchResult) -> Choice:
             "Measure longer answers.",
         )
     chosen = fastest(done, _best_on(done, first), [_best_on(done, rival) for rival in rivals])
-    return Choice(chosen.one, (*chosen.notes, *others))
+    return Decision(chosen.one, (*chosen.notes, *others))
 
 
 def _rated(done: BenchResult, baseline: Described) -> list[tuple[Gain, Described]]:
@@ -127,7 +127,7 @@ def _rated(done: BenchResult, baseline: Described) -> list[tuple[Gain, Described
     return sorted(rated, key=lambda pair: -pair[0].value)
 
 
-def _best_on(done: BenchResult, baseline: Described) -> Choice:
+def _best_on(done: BenchResult, baseline: Described) -> Decision:
     rated = _rated(done, baseline)
     unfit = {one.name: why for _, one in rated if (why := _unfit(done, one))}
     sound = [(gain, one) for gain, one in rated if one.name not in unfit]
@@ -136,9 +136,9 @@ def _best_on(done: BenchResult, baseline: Described) -> Choice:
         why = "Plain decoding, because no configuration with a draft can be chosen."
         if sound:
             why = why_baseline(sound[0][1].name, sound[0][0])
-        return Choice(baseline, (why, *_passed_over(rated, 1.0, unfit)))
+        return Decision(baseline, (why, *_passed_over(rated, 1.0, unfit)))
     gain, one = paying[0]
-    return Choice(one, tuple(_passed_over(rated, gain.value, unfit)))
+    return Decision(one, tuple(_passed_over(rated, gain.value, unfit)))
 
 
 def _passed_over(
@@ -194,7 +194,7 @@ def _faults(done: BenchResult, one: Described) -> list[str]:
 
 
 def _document(
-    result: BenchResult, done: BenchResult, choice: Choice, file: str | None
+    result: BenchResult, done: BenchResult, choice: Decision, file: str | None
 ) -> PlanDocument:
     one = choice.one
     drafted = not one.is_baseline
@@ -207,7 +207,7 @@ def _document(
         max_draft_tokens=one.max_draft_tokens if drafted else 0,
         mean_draft_tokens=stats.proposed / stats.drafted_rounds if stats.drafted_rounds else None,
         expected=expected,
-        measured=Measured(
+        measured=Measurement(
             source="bench",
             file=file,
             when=result.header.started,
@@ -230,7 +230,7 @@ def _document(
     )
 
 
-def _draft(one: Described) -> Draft:
+def _draft(one: Described) -> PlannedDraft:
     return (
         several(one.drafts)
         if one.max_draft_tokens is None

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.errors import SettingError
-from paceline.plan.break_even import DraftPlan, Plan
+from paceline.plan.break_even import BreakEven, DraftPlan
 from paceline.plan.break_even_text import no_speedup_words
 from paceline.plan.decide_parts import batch_words, draft_of, target_of, unplaced
 from paceline.plan.document import (
-    Draft,
     Expected,
     Gain,
-    Measured,
+    Measurement,
     PlanDocument,
+    PlannedDraft,
 )
 from paceline.policy.adaptive import LEAST_GAIN
 from paceline.policy.break_even import expected_tokens
@@ -24,7 +24,7 @@ _MEASURE = "Or measure it: `paceline bench`, then `paceline plan FILE`."
 
 
 def decide_costs(
-    plan: Plan,
+    plan: BreakEven,
     target: Mapping[str, Any],
     drafts: Mapping[str, Mapping[str, Any]],
     *,
@@ -67,7 +67,7 @@ def decide_costs(
     return _document(plan, target, chosen, best.max_draft_tokens, expected, why, file)
 
 
-def _assumed(plan: Plan) -> tuple[DraftPlan, float]:
+def _assumed(plan: BreakEven) -> tuple[DraftPlan, float]:
     """The one draft that can pay, and the one acceptance."""
     able = [draft for draft in plan.drafts if draft.can_pay]
     if len(able) > 1:
@@ -102,9 +102,9 @@ def _expected(draft: DraftPlan, acceptance: float, max_draft_tokens: int, gain: 
 
 
 def _document(
-    plan: Plan,
+    plan: BreakEven,
     target: Mapping[str, Any],
-    draft: Draft | None,
+    draft: PlannedDraft | None,
     max_draft_tokens: int,
     expected: Expected,
     why: list[str],
@@ -122,7 +122,7 @@ def _document(
         if draft is None or expected.gain is None
         else float(max_draft_tokens),
         expected=expected,
-        measured=Measured(
+        measured=Measurement(
             source="costs", file=file, machine={"source": costs.source, **_key(costs.key)}
         ),
         notes=tuple(notes),

@@ -17,7 +17,7 @@ export is another model than the one it was made of."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Decision:
     """A configuration and why; `notes` say what decided."""
 
     one: Described
@@ -49,7 +49,7 @@ def same_model(one: Described, other: Described) -> bool:
     return bool(mine.get("model") and mine.get("model") == theirs.get("model"))
 
 
-def fastest(done: BenchResult, home: Choice, away: Sequence[Choice]) -> Choice:
+def fastest(done: BenchResult, home: Decision, away: Sequence[Decision]) -> Decision:
     """Of what is best on each engine the fastest. Another engine than the first is chosen only
     where it is faster with a 95 % interval above 1."""
     if not away:
@@ -76,7 +76,7 @@ def fastest(done: BenchResult, home: Choice, away: Sequence[Choice]) -> Choice:
         if choice is not best
         for note in choice.notes
     ]
-    return Choice(best.one, (*best.notes, *compared, *others))
+    return Decision(best.one, (*best.notes, *compared, *others))
 
 
 def sentence(one: Described, other: Described, ratio: Ratio) -> str:

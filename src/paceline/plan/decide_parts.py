@@ -8,7 +8,7 @@ from typing import Any
 from paceline.bench.stats import FEW_PROMPTS, Ratio
 from paceline.bench.wording import LOSES, PAYS, interval_words, verdict
 from paceline.errors import SettingError
-from paceline.plan.document import DRAFT_KINDS, TRAINED, Draft, Gain, Step, Target
+from paceline.plan.document import DRAFT_KINDS, TRAINED, Gain, PlannedDraft, Step, Target
 
 WITH_MODEL = ("model", "tree", "shared", "text", *TRAINED)
 """Kinds that have a model of their own."""
@@ -43,7 +43,7 @@ def target_of(metadata: Mapping[str, Any]) -> Target:
     )
 
 
-def draft_of(name: str, metadata: Mapping[str, Any]) -> Draft:
+def draft_of(name: str, metadata: Mapping[str, Any]) -> PlannedDraft:
     """
     name     as `-d` has it
     metadata    the draft's, with its model's identity where it is known
@@ -65,10 +65,12 @@ def draft_of(name: str, metadata: Mapping[str, Any]) -> Draft:
         parts = [_part(draft_of(_part_name(one), one)) for one in metadata["parts"]]
         models = [part["model"] for part in parts if part["model"] is not None]
         model = models[0] if len(models) == 1 else None
-        return Draft(kind=kind, name=name, model=model, settings={**settings, "parts": parts})
+        return PlannedDraft(
+            kind=kind, name=name, model=model, settings={**settings, "parts": parts}
+        )
     if kind not in WITH_MODEL:
-        return Draft(kind=kind, name=name, settings=settings)
-    return Draft(
+        return PlannedDraft(kind=kind, name=name, settings=settings)
+    return PlannedDraft(
         kind=kind,
         name=name,
         model=_place(metadata),
@@ -100,13 +102,13 @@ def unplaced(drafts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def several(drafts: Mapping[str, Mapping[str, Any]]) -> Draft:
+def several(drafts: Mapping[str, Mapping[str, Any]]) -> PlannedDraft:
     """Drafts on offer to a policy, as one entry; a single one is itself. Facts by name."""
     found = [draft_of(name, metadata) for name, metadata in drafts.items()]
     if len(found) == 1:
         return found[0]
     models = [one.model for one in found if one.model is not None]
-    return Draft(
+    return PlannedDraft(
         kind="several",
         name=" + ".join(drafts),
         model=models[0] if len(models) == 1 else None,
@@ -114,7 +116,7 @@ def several(drafts: Mapping[str, Mapping[str, Any]]) -> Draft:
     )
 
 
-def _part(draft: Draft) -> dict[str, Any]:
+def _part(draft: PlannedDraft) -> dict[str, Any]:
     return {
         "kind": draft.kind,
         "name": draft.name,

@@ -29,11 +29,11 @@ from paceline.plan.decide_parts import (
     worst_category,
 )
 from paceline.plan.document import (
-    Draft,
     Expected,
     Gain,
-    Measured,
+    Measurement,
     PlanDocument,
+    PlannedDraft,
 )
 from paceline.policy.adaptive import LEAST_GAIN
 from paceline.simulate.replay_costs import AUTO
@@ -237,7 +237,7 @@ def _document(
         mean_draft_tokens=_share(outcome, "proposed", "drafted_rounds"),
         schedule=schedule_of(limits) if any(limits.values()) else (),
         expected=expected,
-        measured=Measured(
+        measured=Measurement(
             source="replay",
             file=file,
             machine={"costs": document["costs"]},
@@ -261,7 +261,7 @@ def _document(
     )
 
 
-def _draft(replay: _Replay, name: str, metadata: Mapping[str, Mapping[str, Any]]) -> Draft:
+def _draft(replay: _Replay, name: str, metadata: Mapping[str, Mapping[str, Any]]) -> PlannedDraft:
     if name not in replay.limits:
         return several(metadata)
     draft, _ = replay.limits[name]

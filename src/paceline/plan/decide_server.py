@@ -27,11 +27,11 @@ from paceline.plan.decide_parts import (
     worst_category,
 )
 from paceline.plan.document import (
-    Draft,
     Expected,
     Gain,
-    Measured,
+    Measurement,
     PlanDocument,
+    PlannedDraft,
     Target,
 )
 
@@ -39,7 +39,7 @@ _ORDER = "Measure the server with drafts as URL, against the same without (--aga
 
 
 def decide_endpoint(
-    result: EndpointResult, draft: Draft, max_draft_tokens: int, *, file: str | None = None
+    result: EndpointResult, draft: PlannedDraft, max_draft_tokens: int, *, file: str | None = None
 ) -> PlanDocument:
     """Whether the draft that the first server ran pays, at the smallest number of clients where it
     does; the schedule says at which it does.
@@ -122,7 +122,7 @@ class _Plan:
     """
 
     result: EndpointResult
-    draft: Draft
+    draft: PlannedDraft
     max_draft_tokens: int
     batch: int
     gain: Gain
@@ -143,7 +143,7 @@ class _Plan:
             mean_draft_tokens=self._mean_limit() if self.paying else None,
             schedule=schedule_of(self.limits) if self.paying else (),
             expected=expected,
-            measured=Measured(
+            measured=Measurement(
                 source="endpoint",
                 file=file,
                 when=header.started,

@@ -65,7 +65,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class PlannedDraft:
     """What proposes.
 
     kind              one of `DRAFT_KINDS`
@@ -132,7 +132,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measurement:
     """The conditions that the evidence holds for.
 
     source        one of `SOURCES`
@@ -178,12 +178,12 @@ class PlanDocument:
     """
 
     target: Target
-    draft: Draft | None
+    draft: PlannedDraft | None
     max_draft_tokens: int | None
     mean_draft_tokens: float | None = None
     schedule: tuple[Step, ...] = ()
     expected: Expected = field(default_factory=Expected)
-    measured: Measured
+    measured: Measurement
     notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -350,10 +350,10 @@ _READ: Mapping[str, _Read] = {
     "tuple[str, ...]": _list_of(_TEXT),
     "Mapping[str, Any]": _mapping_of(lambda value, _: value),
     "Target": _object(Target),
-    "Draft | None": _or_none(_object(Draft)),
+    "Draft | None": _or_none(_object(PlannedDraft)),
     "tuple[Step, ...]": _list_of(_object(Step)),
     "Expected": _object(Expected),
-    "Measured": _object(Measured),
+    "Measurement": _object(Measurement),
     "Gain | None": _or_none(_object(Gain)),
     "Mapping[str, Gain]": _mapping_of(_object(Gain)),
 }

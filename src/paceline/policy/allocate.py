@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Plan(NamedTuple):
+class Allocation(NamedTuple):
     """`limits` per sequence, and the expected tokens per second they bring."""
 
     rate: float
@@ -49,7 +49,7 @@ def for_one(
     return best_rate, best
 
 
-def for_batch(acceptance: Sequence[Sequence[float]], round_s: Sequence[float]) -> Plan:
+def for_batch(acceptance: Sequence[Sequence[float]], round_s: Sequence[float]) -> Allocation:
     """One budget of rows over all sequences, where drafting itself costs nothing.
 
     acceptance    per sequence as above; empty where a sequence has nothing to offer
@@ -67,7 +67,7 @@ def for_batch(acceptance: Sequence[Sequence[float]], round_s: Sequence[float]) -
     limits = [0] * sequences
     for _, number in order[:best]:
         limits[number] += 1
-    return Plan(best_rate, limits)
+    return Allocation(best_rate, limits)
 
 
 def for_drafted_batch(
@@ -76,7 +76,7 @@ def for_drafted_batch(
     first_s: Sequence[float],
     step_s: Sequence[float],
     steps: int | None = None,
-) -> Plan:
+) -> Allocation:
     """The same where drafting is paid per step of all sequences that take part: every one of them
     gets the same limit, and the best are taken in first.
 
@@ -104,4 +104,4 @@ def for_drafted_batch(
     limits = [0] * sequences
     for number in best_taken:
         limits[number] = best_draft_tokens
-    return Plan(best_rate, limits)
+    return Allocation(best_rate, limits)

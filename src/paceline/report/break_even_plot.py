@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import DataError, SettingError
-from paceline.plan.break_even import DraftPlan, Plan
+from paceline.plan.break_even import BreakEven, DraftPlan
 from paceline.plan.break_even_text import price_words, target_words
 from paceline.report.styles import STYLES, bare, figure_class
 
@@ -33,7 +33,7 @@ def check_plot(path: Path) -> Path:
     return path
 
 
-def plot_speed_up(plan: Plan, path: Path) -> None:
+def plot_speed_up(plan: BreakEven, path: Path) -> None:
     """Times plain by limit: a panel for each draft, a curve for each acceptance, and the break-even
     line. Raises as `check_plot` does."""
     check_plot(path)

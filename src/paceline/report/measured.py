@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.bench.local.result import Header
+from paceline.bench.local.result import BenchHeader
 from paceline.bench.local.run import Described
 from paceline.report.document import Block, Code, Metadata, Paragraph, Section, Table
 from paceline.report.summary import Summary
@@ -134,7 +134,7 @@ def sampling_words(sampling: Sampling) -> str:
     return ", ".join([first, *changed])
 
 
-def _targets(header: Header) -> list[Mapping[str, Any]]:
+def _targets(header: BenchHeader) -> list[Mapping[str, Any]]:
     found: list[Mapping[str, Any]] = []
     for one in header.configurations:
         if one.target not in found:

@@ -66,7 +66,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class RecordingHeader:
     """What holds for the whole recording.
 
     target     the engine's facts
@@ -98,7 +98,7 @@ class Header:
 class Recording:
     """A header, and at least one request in the order they were decoded."""
 
-    header: Header
+    header: RecordingHeader
     traces: tuple[Trace, ...] = field(default=())
 
     @property
@@ -133,7 +133,7 @@ class Recording:
         return replace(self, traces=tuple(kept))
 
 
-def write(what: Header | Trace, stream: TextIO) -> None:
+def write(what: RecordingHeader | Trace, stream: TextIO) -> None:
     """One line, at once: what was written stays if the run is interrupted."""
     document = what.as_document()
     stream.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
@@ -171,7 +171,7 @@ def _rows(path: str, lines: list[str]) -> Iterator[tuple[int, Any]]:
             raise DataError(f"Line {number} of {path} is not JSON: {reason}.", _HINT) from None
 
 
-def _header(row: Any, path: str) -> Header:
+def _header(row: Any, path: str) -> RecordingHeader:
     kind = row.get("kind") if isinstance(row, dict) else None
     if kind != KIND:
         raise DataError(f"{path} holds no rounds: its kind is {kind!r}, not {KIND!r}.", _HINT)
@@ -181,7 +181,7 @@ def _header(row: Any, path: str) -> Header:
             "Record it again with this Paceline.",
         )
     try:
-        return Header(
+        return RecordingHeader(
             target=row["target"],
             temperature=float(row["temperature"]),
             sources={name: bool(about["previewable"]) for name, about in row["sources"].items()},
@@ -194,7 +194,7 @@ def _header(row: Any, path: str) -> Header:
         raise DataError(f"The header of {path} can't be read: {_said(error)}.", _HINT) from None
 
 
-def _trace(row: Any, header: Header, where: str) -> Trace:
+def _trace(row: Any, header: RecordingHeader, where: str) -> Trace:
     try:
         output = _whole(row["output_tokens"], "output_tokens", least=1)
         sources = {name: _source(about, name, output) for name, about in row["sources"].items()}

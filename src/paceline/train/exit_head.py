@@ -55,7 +55,7 @@ class FitSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class HeadAcceptance:
     """On held-out rows, at temperature 1 and without filters: the mean of Σ min(p, q), which is the
     acceptance of a sampled draft, and the share of rows with the same best token, which is that of
     a greedy one."""
@@ -183,7 +183,7 @@ class HeadFit:
             done.best_at = f"{self.settings.stages[done.stage][0]}, step {step}"
         self._write()
 
-    def _acceptance(self, head: ExitHead | None) -> Acceptance:
+    def _acceptance(self, head: ExitHead | None) -> HeadAcceptance:
         exits, lasts = self._held
         shared = same = 0.0
         with torch.no_grad():
@@ -194,7 +194,7 @@ class HeadFit:
                 q = torch.softmax(self._stack.read_out(states), -1)
                 shared += float(torch.minimum(p, q).sum())
                 same += float((p.argmax(-1) == q.argmax(-1)).sum())
-        return Acceptance(shared / len(exits), same / len(exits))
+        return HeadAcceptance(shared / len(exits), same / len(exits))
 
     def finish(self) -> HeadFile:
         """The best head, no change at all included, with its report."""

@@ -14,7 +14,7 @@ from paceline.bench.local.divergence import explain
 from paceline.bench.local.identities import check_run
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.local.resources import Taken, watched
-from paceline.bench.local.result import BenchResult, Header
+from paceline.bench.local.result import BenchHeader, BenchResult
 from paceline.bench.local.run import BASELINE, Described, Run, as_kept, ends_of
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.decode.generate import Generation, decode, fitting_verifier
@@ -105,12 +105,12 @@ def header_of(
     seed: int = 0,
     command: Sequence[str] = (),
     bandwidth: float | None = None,
-) -> Header:
+) -> BenchHeader:
     """The header of a bench, as `run_bench` takes it. Raises SettingError for configurations that
     can't stand in one bench."""
     _check(configurations, repeats)
     sampling = sampling or Sampling()
-    return Header(
+    return BenchHeader(
         command=tuple(command),
         workload=workload.metadata(),
         prompts=tuple((prompt.id, prompt.category) for prompt in workload.prompts),

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from paceline.bench.local.identities import check_run
-from paceline.bench.local.result import BenchResult, Header
+from paceline.bench.local.result import BenchHeader, BenchResult
 from paceline.bench.local.run import ROUND_FIELDS, Described, Run
 from paceline.errors import DataError
 from paceline.storage import GrowingFile, Line, whole_lines
@@ -30,7 +30,7 @@ class RunFile:
         self._file = file
 
     @classmethod
-    def open(cls, path: Path, header: Header) -> tuple[RunFile, BenchResult]:
+    def open(cls, path: Path, header: BenchHeader) -> tuple[RunFile, BenchResult]:
         """A new file, or one that this very bench began; and what it holds.
 
         Raises DataError for a file of another run, which is left as it is, and for one that can't
@@ -64,7 +64,7 @@ class RunFile:
         self.close()
 
 
-def _begun(file: GrowingFile, header: Header) -> BenchResult:
+def _begun(file: GrowingFile, header: BenchHeader) -> BenchResult:
     """What a file holds, if it is of this very bench. A line that was cut off is taken away, and
     so are runs whose prompt was not finished: the prompt is decoded again, all in a row."""
     lines = file.lines()
@@ -98,7 +98,7 @@ def _refuse_foreign(path: Path) -> None:
         raise DataError(f"{path} is no bench.", _HINT)
 
 
-def _refuse_another(path: Path, theirs: Header, ours: Header) -> None:
+def _refuse_another(path: Path, theirs: BenchHeader, ours: BenchHeader) -> None:
     old, new = (json.loads(json.dumps(header_document(one))) for one in (theirs, ours))
     for one in (*old["configurations"], *new["configurations"]):
         if not one["recorded_costs"]:
@@ -124,8 +124,8 @@ def _difference(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str
 # Reading.
 
 
-def header_document(header: Header) -> dict[str, Any]:
-    document = {field.name: getattr(header, field.name) for field in fields(Header)}
+def header_document(header: BenchHeader) -> dict[str, Any]:
+    document = {field.name: getattr(header, field.name) for field in fields(BenchHeader)}
     return {
         "kind": KIND,
         "version": VERSION,
@@ -182,7 +182,7 @@ def _row(line: Line, path: str) -> Any:
         raise DataError(f"Line {line.number} of {path} is not JSON: {reason}.", _HINT) from None
 
 
-def _header(row: Any, path: str) -> Header:
+def _header(row: Any, path: str) -> BenchHeader:
     kind = row.get("kind") if isinstance(row, dict) else None
     if kind != KIND:
         raise DataError(f"{path} is no bench: its kind is {kind!r}, not {KIND!r}.", _HINT)
@@ -192,11 +192,11 @@ def _header(row: Any, path: str) -> Header:
             "Measure again with this Paceline.",
         )
     try:
-        values = {field.name: row[field.name] for field in fields(Header)}
+        values = {field.name: row[field.name] for field in fields(BenchHeader)}
         values["command"] = tuple(row["command"])
         values["prompts"] = tuple((str(id), str(category)) for id, category in row["prompts"])
         values["configurations"] = tuple(map(Described.from_json, row["configurations"]))
-        return Header(**values)
+        return BenchHeader(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"The header of {path} can't be read: {_said(error)}.", _HINT) from None
 

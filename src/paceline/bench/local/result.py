@@ -18,7 +18,7 @@ from paceline.types import Divergence, Round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class BenchHeader:
     """What holds for a whole bench.
 
     workload               facts of the prompts
@@ -46,7 +46,7 @@ class BenchResult:
     """A header and the runs so far; `failed` has one sentence for each prompt that was left out of
     all configurations."""
 
-    header: Header
+    header: BenchHeader
     runs: list[Run] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     _distributions: dict[tuple[str, int], TwoSample | None] = field(

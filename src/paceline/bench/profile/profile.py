@@ -38,7 +38,7 @@ _STEADY = 0.15  # cells that spread more than this are measured up to twice as o
 _JUMP = 1.25  # a step this much above the line between its neighbours is looked into
 
 
-class Cell(NamedTuple):
+class ProfileCell(NamedTuple):
     """One kind of forward: `sequences` of `width` tokens each, after `context` tokens; with all
     rows wanted, or only the last."""
 
@@ -49,10 +49,10 @@ class Cell(NamedTuple):
 
 
 @dataclass(slots=True)
-class Samples:
+class Timings:
     """Seconds by cell, growing while they are measured: an interrupt loses nothing."""
 
-    seconds: dict[Cell, list[float]] = field(default_factory=dict)
+    seconds: dict[ProfileCell, list[float]] = field(default_factory=dict)
     overheads: list[float] = field(default_factory=list)
     complete: bool = False
 
@@ -82,7 +82,7 @@ class Samples:
 
 def measure_costs(
     engine: Engine,
-    samples: Samples,
+    samples: Timings,
     *,
     quick: bool = False,
     feeds: bool = True,
@@ -145,7 +145,7 @@ class _Progress:
     total: int
     done: int = 0
 
-    def add(self, cell: Cell) -> None:
+    def add(self, cell: ProfileCell) -> None:
         self.done += cell.sequences * cell.width + 2
         self.say(min(0.99, self.done / self.total))
 
@@ -161,16 +161,16 @@ def _context(engine: Engine) -> list[int]:
     return [tokens[i % len(tokens)] for i in range(length)]
 
 
-def _plan(engine: Engine, context: int, quick: bool, feeds: bool) -> list[Cell]:
+def _plan(engine: Engine, context: int, quick: bool, feeds: bool) -> list[ProfileCell]:
     room = engine.capabilities.context_size - context
     most = engine.capabilities.max_sequences
     widths = (*(QUICK_WIDTHS if quick else WIDTHS), *OFTEN)
-    plan = [Cell(1, w, context) for w in widths if w <= room]
+    plan = [ProfileCell(1, w, context) for w in widths if w <= room]
     if feeds:
-        plan += [Cell(1, tokens, context, feed=True) for tokens in FEEDS if tokens <= room]
+        plan += [ProfileCell(1, tokens, context, feed=True) for tokens in FEEDS if tokens <= room]
     if not quick:
         plan += [
-            Cell(n, w, context)
+            ProfileCell(n, w, context)
             for n in SEQUENCES
             for w in WIDTHS_OF_SEVERAL
             if n <= most and w <= room and n * w <= MOST_ROWS
@@ -181,9 +181,9 @@ def _plan(engine: Engine, context: int, quick: bool, feeds: bool) -> list[Cell]:
 def _sweep(
     engine: Engine,
     held: base.Sequence,
-    plan: Sequence[Cell],
+    plan: Sequence[ProfileCell],
     context: list[int],
-    samples: Samples,
+    samples: Timings,
     work: _Progress,
 ) -> None:
     """Every cell once, in random order among those of as many sequences."""
@@ -222,7 +222,7 @@ def _forward(
     return taken
 
 
-def _wider(samples: Samples, plan: Sequence[Cell], engine: Engine) -> list[Cell]:
+def _wider(samples: Timings, plan: Sequence[ProfileCell], engine: Engine) -> list[ProfileCell]:
     """Wide forwards too, where the price climbs slowly enough for them to be of use."""
     single = {cell.width: cell for cell in plan if cell.sequences == 1 and not cell.feed}
     last = single[max(single)]
@@ -231,10 +231,10 @@ def _wider(samples: Samples, plan: Sequence[Cell], engine: Engine) -> list[Cell]
     return [last._replace(width=w) for w in WIDE_IF_FLAT if ratio < FLAT and w <= room]
 
 
-def _finer(samples: Samples, plan: Sequence[Cell], engine: Engine) -> list[Cell]:
+def _finer(samples: Timings, plan: Sequence[ProfileCell], engine: Engine) -> list[ProfileCell]:
     """Widths between two measured ones where the step up is larger than its share."""
     single = sorted({cell for cell in plan if cell.sequences == 1 and not cell.feed})
-    found: list[Cell] = []
+    found: list[ProfileCell] = []
     for low, high in pairwise(single):
         gap = high.width - low.width
         rise = median(samples.seconds[high]) / median(samples.seconds[low])
@@ -244,7 +244,7 @@ def _finer(samples: Samples, plan: Sequence[Cell], engine: Engine) -> list[Cell]
     return [cell for cell in found if cell.width <= engine.capabilities.context_size // 2]
 
 
-def _measure_long(engine: Engine, context: list[int], samples: Samples, sweeps: int) -> None:
+def _measure_long(engine: Engine, context: list[int], samples: Timings, sweeps: int) -> None:
     """What a longer context adds, at a few widths."""
     if engine.capabilities.context_size < LONG + max(WIDTHS_OF_LONG):
         return
@@ -255,12 +255,12 @@ def _measure_long(engine: Engine, context: list[int], samples: Samples, sweeps: 
         for _ in range(sweeps):
             for width in WIDTHS_OF_LONG:
                 taken = _forward(engine, [sequence], width, context)
-                samples.seconds.setdefault(Cell(1, width, LONG), []).append(taken)
+                samples.seconds.setdefault(ProfileCell(1, width, LONG), []).append(taken)
     finally:
         sequence.close()
 
 
-def _measure_overhead(engine: Engine, context: list[int], samples: Samples) -> None:
+def _measure_overhead(engine: Engine, context: list[int], samples: Timings) -> None:
     """Seconds of a greedy round outside forwards."""
     room = engine.capabilities.context_size - len(context)
     stop = StopConditions(max_tokens=min(8, room), ignore_end=True)
@@ -374,7 +374,7 @@ def costs_for(
         f"Measuring once what width costs {Path(engine.model).name} here "
         "(`paceline profile` does it finely) …"
     )
-    samples = Samples()
+    samples = Timings()
     measure_costs(engine, samples, quick=True, feeds=drafts, sweeps=3)
     costs = samples.costs(costs_key(engine))
     try:

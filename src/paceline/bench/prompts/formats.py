@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.prompts.human_eval import human_eval
-from paceline.bench.prompts.lines import NOTES, Line, batch_id, is_batch_output, read_line
+from paceline.bench.prompts.lines import NOTES, PromptLine, batch_id, is_batch_output, read_line
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.errors import DataError
 
@@ -153,7 +153,7 @@ class _Builder:
         self._notes: Counter[str] = Counter()
         self._settings: set[str] = set()
 
-    def add(self, number: int, line: Line) -> None:
+    def add(self, number: int, line: PromptLine) -> None:
         if self._raw and (line.raw is False or line.turns):
             what = "turns" if line.turns else "messages"
             raise ValueError(f"has {what}, which need the chat template, and raw was asked for")

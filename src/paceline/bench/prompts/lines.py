@@ -41,7 +41,7 @@ _STREAMED = "is a streaming chunk; log whole responses"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PromptLine:
     """What a line asks.
 
     turns        each question after the first, of a benchmark that asks in turns
@@ -65,7 +65,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PromptAnswer:
     """What a response holds: its text, if it is text, whether it was cut, and what must be said
     of it."""
 
@@ -87,7 +87,7 @@ def is_batch_output(row: Any) -> bool:
     return batch_id(row) is not None and "response" in row and not asks & set(row)
 
 
-def read_line(row: Any, response: Any = None) -> Line:
+def read_line(row: Any, response: Any = None) -> PromptLine:
     """A line's content. `response` is the one of its batch output line, if that was found."""
     if not isinstance(row, dict):
         raise ValueError("is no JSON object")
@@ -102,12 +102,12 @@ def read_line(row: Any, response: Any = None) -> Line:
     if messages[-1]["role"] == "assistant":
         if given is not None:
             raise ValueError("ends in an assistant message and has an answer too")
-        answer, messages = Answer(messages[-1]["content"]), messages[:-1]
+        answer, messages = PromptAnswer(messages[-1]["content"]), messages[:-1]
     if not any(message["content"].strip() for message in messages):
         raise ValueError("has an empty prompt")
     if any(message["content"] == _REDACTED for message in messages):
         raise ValueError("was redacted when it was logged")
-    line = Line(
+    line = PromptLine(
         messages,
         answer=answer.text or None,
         cut=answer.cut,
@@ -119,7 +119,7 @@ def read_line(row: Any, response: Any = None) -> Line:
     return _named(line, row)
 
 
-def _named(line: Line, row: Mapping[str, Any]) -> Line:
+def _named(line: PromptLine, row: Mapping[str, Any]) -> PromptLine:
     keys = ("id", "question_id", "custom_id", "request_id")
     found = [_sound(str(row[key])) for key in keys if isinstance(row.get(key), str | int)]
     category = row.get("category")
@@ -127,7 +127,7 @@ def _named(line: Line, row: Mapping[str, Any]) -> Line:
     return replace(line, id=found[0] if found else None, category=category)
 
 
-def _question(row: Mapping[str, Any]) -> Line:
+def _question(row: Mapping[str, Any]) -> PromptLine:
     """One question of Spec-Bench; its `reference` is a person's answer, so nothing to replay."""
     turns = row["turns"]
     if not isinstance(turns, list) or not turns or not all(isinstance(t, str) for t in turns):
@@ -136,7 +136,9 @@ def _question(row: Mapping[str, Any]) -> Line:
         raise ValueError("has an empty turn")
     if len(turns) > 2:
         raise ValueError(f"has {len(turns)} turns, and at most 2 can be asked")
-    return Line(({"role": "user", "content": _sound(turns[0])},), tuple(map(_sound, turns[1:])))
+    return PromptLine(
+        ({"role": "user", "content": _sound(turns[0])},), tuple(map(_sound, turns[1:]))
+    )
 
 
 def _request(row: dict[str, Any]) -> dict[str, Any]:
@@ -243,11 +245,11 @@ def _sound(text: str) -> str:
     return text
 
 
-def read_answer(response: Any) -> Answer:
+def read_answer(response: Any) -> PromptAnswer:
     """The answer in a response: a text, a message, a server's response, or a batch's with its
     `body`. None where the request failed or the answer isn't text."""
     if response is None or isinstance(response, str):
-        return Answer(response and _sound(response))
+        return PromptAnswer(response and _sound(response))
     if isinstance(response, list):
         if response and all(isinstance(each, dict) and "role" in each for each in response):
             return _of_message(response[-1])
@@ -255,7 +257,7 @@ def read_answer(response: Any) -> Answer:
     if not isinstance(response, dict):
         raise ValueError(_no_answer(response))
     if response.get("error") is not None or _failed(response):
-        return Answer(None, ("failed",))
+        return PromptAnswer(None, ("failed",))
     if "body" in response:
         return read_answer(_unpacked(response["body"], _RESPONSES))
     if _is_chunk(response):
@@ -290,14 +292,14 @@ def _is_chunk(response: Any) -> bool:
     )
 
 
-def _of_choices(choices: list[Any]) -> Answer:
+def _of_choices(choices: list[Any]) -> PromptAnswer:
     first = choices[0]
     if not isinstance(first, dict):
         raise ValueError("has a choice that is no JSON object")
     some = ("several",) if len(choices) > 1 else ()
     cut = first.get("finish_reason") == "length"
     if isinstance(first.get("text"), str):
-        return Answer(_sound(first["text"]), some, raw=True, cut=cut)
+        return PromptAnswer(_sound(first["text"]), some, raw=True, cut=cut)
     message = first.get("message")
     if not isinstance(message, dict):
         raise ValueError("has a choice without a message or a text")
@@ -305,22 +307,22 @@ def _of_choices(choices: list[Any]) -> Answer:
     return replace(answer, notes=some + answer.notes, cut=cut)
 
 
-def _of_message(message: Mapping[str, Any]) -> Answer:
+def _of_message(message: Mapping[str, Any]) -> PromptAnswer:
     if message.get("tool_calls") or message.get("function_call"):
-        return Answer(None, ("no text",))
+        return PromptAnswer(None, ("no text",))
     content = message.get("content")
     if not content:
-        return Answer(None, ("no text",))
+        return PromptAnswer(None, ("no text",))
     thought = message.get("reasoning_content") or message.get("reasoning")
-    return Answer(_content(content), ("reasoning",) if thought else ())
+    return PromptAnswer(_content(content), ("reasoning",) if thought else ())
 
 
-def _of_output(output: list[Any], *, cut: bool) -> Answer:
+def _of_output(output: list[Any], *, cut: bool) -> PromptAnswer:
     """The message among a Responses API answer's items."""
     items = [item for item in output if isinstance(item, dict)]
     messages = [item for item in items if item.get("type") == "message"]
     if not messages:
-        return Answer(None, ("no text",))
+        return PromptAnswer(None, ("no text",))
     answer = _of_message(messages[-1])
     thought = any(item.get("type") == "reasoning" for item in items)
     return replace(answer, notes=answer.notes + (("reasoning",) if thought else ()), cut=cut)
@@ -330,7 +332,7 @@ def _is_raw(
     row: Mapping[str, Any],
     request: Mapping[str, Any],
     messages: tuple[Message, ...],
-    answer: Answer,
+    answer: PromptAnswer,
 ) -> bool | None:
     """Whether a request went to the endpoint that continues a text as it stands, by what it was
     answered with or where it went; None if neither is known."""

@@ -56,7 +56,7 @@ class WorkloadPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PromptSample:
     """How prompts were drawn: `count` of `of`, a prompt and the turn that follows it being one."""
 
     count: int
@@ -81,7 +81,7 @@ class Workload:
     sha256: str | None = None
     notes: tuple[str, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sample: Sample | None = None
+    sample: PromptSample | None = None
 
     def of_categories(self, wanted: Sequence[str]) -> Workload:
         """Only the prompts of some categories. Raises SettingError for one that has none."""
@@ -109,7 +109,7 @@ class Workload:
             )
         drawn = set(sorted(leads, key=_places(leads, seed).__getitem__)[:count])
         kept = tuple(p for p in self.prompts if (p.follows or p.id) in drawn)
-        return replace(self, prompts=kept, sample=Sample(count, len(leads), seed))
+        return replace(self, prompts=kept, sample=PromptSample(count, len(leads), seed))
 
     def first_turns(self) -> Workload:
         """For who can't give a fixed answer to the turns before: only prompts that need none."""

@@ -103,7 +103,7 @@ class Events:
 
 
 @dataclass(slots=True)
-class Scrape:
+class AnswerReading:
     """An answer as far as it has come. Times are of one clock, in seconds."""
 
     started: float

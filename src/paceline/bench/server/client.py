@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from paceline.bench.prompts.workload import WorkloadPrompt
-from paceline.bench.server.answer import Answer, BadAnswer, Scrape
+from paceline.bench.server.answer import Answer, AnswerReading, BadAnswer
 from paceline.bench.server.body import path_and_body
 from paceline.bench.server.http import (
     LONGEST_WAIT_S,
@@ -23,7 +23,7 @@ from paceline.bench.server.http import (
     checked_url,
     said,
 )
-from paceline.bench.server.served import Served, introduce, no_model
+from paceline.bench.server.served import ServedModel, introduce, no_model
 from paceline.errors import EndpointError, SettingError
 from paceline.monitor.counters import Counters, read_counters
 from paceline.monitor.scrape import scrape
@@ -42,7 +42,7 @@ class Endpoint:
     counts_up        whether its counters reach the number of tokens that it gave
     """
 
-    def __init__(self, http: Http, served: Served) -> None:
+    def __init__(self, http: Http, served: ServedModel) -> None:
         self.http, self.served = http, served
         self.fields: Mapping[str, Any] = {}
         self.counts_tokens = True
@@ -92,7 +92,7 @@ class Endpoint:
         if self.counts_tokens:
             body["stream_options"] = {"include_usage": True}
         retries, asked = 0, time.perf_counter()
-        scrape = Scrape(asked)
+        scrape = AnswerReading(asked)
         while True:
             failure = await self._read(path, body, scrape)
             answer = scrape.answer(time.perf_counter(), retries=retries, asked=asked)
@@ -103,9 +103,11 @@ class Endpoint:
                 return self._failed(answer, failure)
             retries += 1
             await asyncio.sleep(pause)
-            scrape = Scrape(time.perf_counter())
+            scrape = AnswerReading(time.perf_counter())
 
-    async def _read(self, path: str, body: Mapping[str, Any], scrape: Scrape) -> BadAnswer | None:
+    async def _read(
+        self, path: str, body: Mapping[str, Any], scrape: AnswerReading
+    ) -> BadAnswer | None:
         """One attempt, read as it comes; gives what went wrong with it."""
         import httpx
 

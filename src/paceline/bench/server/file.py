@@ -14,8 +14,8 @@ from paceline.bench.server.result import (
     VERSION,
     Asked,
     EndpointResult,
-    Header,
     Segment,
+    ServerBenchHeader,
     header_document,
 )
 from paceline.errors import DataError
@@ -32,7 +32,7 @@ class EndpointFile:
         self._file, self.result = file, result
 
     @classmethod
-    def open(cls, path: Path, header: Header) -> EndpointFile:
+    def open(cls, path: Path, header: ServerBenchHeader) -> EndpointFile:
         """A new file, or one that this very run began; a last line that was cut off is taken away.
 
         Raises DataError for a file of another run, which is left as it is, and for one that can't
@@ -72,7 +72,7 @@ class EndpointFile:
         self.close()
 
 
-def _begun(file: GrowingFile, header: Header) -> EndpointResult:
+def _begun(file: GrowingFile, header: ServerBenchHeader) -> EndpointResult:
     """What a file holds, if it is of this very run."""
     lines = file.lines()
     if not lines:
@@ -111,7 +111,7 @@ def _result(lines: Sequence[Line], path: str) -> EndpointResult:
     return result
 
 
-def _header(row: Any, path: str) -> Header:
+def _header(row: Any, path: str) -> ServerBenchHeader:
     kind = row.get("kind") if isinstance(row, dict) else None
     if kind != KIND:
         raise DataError(f"{path} is no run on live servers: its kind is {kind!r}.", _HINT)
@@ -120,11 +120,11 @@ def _header(row: Any, path: str) -> Header:
             f"{path} has version {row.get('version')} of the format, not {VERSION}.",
             "Measure again with this Paceline.",
         )
-    values = {one.name: row[one.name] for one in fields(Header)}
+    values = {one.name: row[one.name] for one in fields(ServerBenchHeader)}
     values["command"] = tuple(row["command"])
     values["concurrency"] = tuple(row["concurrency"])
     values["prompts"] = tuple((str(a), str(b), c) for a, b, c in row["prompts"])
-    return Header(**values)
+    return ServerBenchHeader(**values)
 
 
 def _take(result: EndpointResult, row: Mapping[str, Any]) -> None:
@@ -145,7 +145,7 @@ def _refuse_foreign(path: Path) -> None:
         raise DataError(f"{path} is no run on live servers.", _HINT)
 
 
-def _refuse_another(path: Path, theirs: Header, ours: Header) -> None:
+def _refuse_another(path: Path, theirs: ServerBenchHeader, ours: ServerBenchHeader) -> None:
     old, new = (json.loads(json.dumps(header_document(one))) for one in (theirs, ours))
     for key in new:
         if key not in _MAY_DIFFER and old.get(key) != new[key]:

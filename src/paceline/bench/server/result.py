@@ -21,7 +21,7 @@ FIRST, AGAINST = "endpoint", "against"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class ServerBenchHeader:
     """What holds for a whole run.
 
     servers        by FIRST and perhaps AGAINST, what each says of itself
@@ -154,7 +154,7 @@ class EndpointResult:
     """A header and all requests and stretches so far. `left_out` has a sentence for each prompt
     that couldn't be asked, by concurrency and id."""
 
-    header: Header
+    header: ServerBenchHeader
     asked: list[Asked] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     left_out: dict[tuple[int, str], str] = field(default_factory=dict)
@@ -375,9 +375,9 @@ class EndpointResult:
 KIND, VERSION = "paceline server bench", 3
 
 
-def header_document(header: Header) -> dict[str, Any]:
+def header_document(header: ServerBenchHeader) -> dict[str, Any]:
     return {"kind": KIND, "version": VERSION} | {
-        one.name: getattr(header, one.name) for one in fields(Header)
+        one.name: getattr(header, one.name) for one in fields(ServerBenchHeader)
     }
 
 

@@ -27,7 +27,7 @@ _METRICS = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whos
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """What a server says of itself.
 
     metrics       where its counters are; `no_metrics` says why nowhere
@@ -48,7 +48,7 @@ class Served:
         return document
 
 
-async def introduce(http: Http, model: str | None, metrics: str | None) -> Served:
+async def introduce(http: Http, model: str | None, metrics: str | None) -> ServedModel:
     """Ask a server what it is and which models it has; choose one, and find its counters.
 
     Raises EndpointError for a server that can't be measured, ModelError for a model that it doesn't
@@ -65,7 +65,7 @@ async def introduce(http: Http, model: str | None, metrics: str | None) -> Serve
     elif model is None or (listed is not None and model not in {*offered, *aliases}):
         raise no_model(http.address.api, model, offered)
     server = named or _made_by({str(row.get("owned_by", "")).lower() for row in rows})
-    served = Served(http.address.api, model, server, await _version(http), offered=offered)
+    served = ServedModel(http.address.api, model, server, await _version(http), offered=offered)
     return await _with_metrics(http, served, metrics)
 
 
@@ -120,7 +120,7 @@ async def _version(http: Http) -> str | None:
     return whole_characters(found) if isinstance(found, str) else None
 
 
-async def _with_metrics(http: Http, served: Served, metrics: str | None) -> Served:
+async def _with_metrics(http: Http, served: ServedModel, metrics: str | None) -> ServedModel:
     """Find the counters, or learn why there are none. Raises EndpointError for a page that was
     named and isn't one."""
     why = ""

@@ -19,7 +19,7 @@ log = logging.getLogger("paceline")
 _ANCHOR = b"\n"
 
 
-class Reader:
+class TextReader:
     """The draft's tokens for the target's.
 
     Text is encoded by the draft's own tokenizer; bytes that are no text yet (half a character), by

@@ -28,7 +28,7 @@ LOOK_BEHIND = 10
 
 
 @dataclass(slots=True)
-class _Turn:
+class _TextTurn:
     """One context's text in the making, in the draft's tokens.
 
     end    the target's end token that stands behind it
@@ -72,14 +72,14 @@ class TextDraft(TranslatedDraft):
     def propose(
         self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
     ) -> list[Proposal]:
-        turns = [_Turn(*turn) for turn in zip(contexts, limits, strict=True)]
+        turns = [_TextTurn(*turn) for turn in zip(contexts, limits, strict=True)]
         active = turns
         while active:
             rows = self._rows([t.context for t in active], [t.drafted for t in active])
             active = [turn for turn, row in zip(active, rows, strict=True) if self._take(turn, row)]
         return [self._proposal(turn) for turn in turns]
 
-    def _take(self, turn: _Turn, row: Array | None) -> bool:
+    def _take(self, turn: _TextTurn, row: Array | None) -> bool:
         """One more token of the draft; False if its text ends here."""
         if row is None:
             return False
@@ -95,7 +95,7 @@ class TextDraft(TranslatedDraft):
         turn.drafted.append(token)
         return len(turn.drafted) < turn.max_draft_tokens
 
-    def _proposal(self, turn: _Turn) -> Proposal:
+    def _proposal(self, turn: _TextTurn) -> Proposal:
         text = self.engine.tokenizer.text_bytes(turn.drafted)
         tokens = self._encoded(turn.context, text)
         if turn.end is not None and (tokens or not text):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.drafts.base import Context, Draft
-from paceline.drafts.cross_tokenizer.reading import Reader
+from paceline.drafts.cross_tokenizer.reading import TextReader
 from paceline.drafts.following import agreed_length, catch_up
 from paceline.engines.base import Engine, Job, Sequence
 from paceline.types import Array
@@ -17,7 +17,7 @@ log = logging.getLogger("paceline")
 
 
 @dataclass(slots=True)
-class State:
+class TranslatedState:
     """One request, in the draft's tokens.
 
     tokens     what stands for the committed tokens that were read
@@ -48,11 +48,11 @@ class TranslatedDraft(Draft):
 
     def __init__(self, engine: Engine, target: Engine, fit: str) -> None:
         self.engine, self.fit = engine, fit
-        self.reader = Reader(target.tokenizer, engine.tokenizer)
-        self._states: dict[Context, State] = {}
+        self.reader = TextReader(target.tokenizer, engine.tokenizer)
+        self._states: dict[Context, TranslatedState] = {}
 
     def open(self, context: Context) -> None:
-        self._states[context] = State(self.engine.open())
+        self._states[context] = TranslatedState(self.engine.open())
 
     def close(self, context: Context) -> None:
         state = self._states.pop(context, None)
@@ -102,7 +102,7 @@ class TranslatedDraft(Draft):
                 rows[index] = scored[0]
         return rows
 
-    def _read(self, context: Context) -> State:
+    def _read(self, context: Context) -> TranslatedState:
         """Put what was committed since into the draft's tokens."""
         state, committed = self._states[context], context.history.tokens
         new = committed[state.read :]
@@ -114,7 +114,7 @@ class TranslatedDraft(Draft):
             state.read, state.drafted = len(committed), []
         return state
 
-    def _follows(self, state: State) -> bool:
+    def _follows(self, state: TranslatedState) -> bool:
         """Whether the draft can hold the sequence and its drafted tokens. Once it can't hold what
         is committed it is lost to that sequence; others are not touched by that."""
         size = self.engine.capabilities.context_size
@@ -122,7 +122,7 @@ class TranslatedDraft(Draft):
             self._lose(state, f"it holds {size} tokens at most")
         return not state.lost and 1 <= len(state.tokens) + len(state.drafted) <= size
 
-    def _lose(self, state: State, reason: str) -> None:
+    def _lose(self, state: TranslatedState, reason: str) -> None:
         state.lost = True
         log.warning("The draft %s sits this request out: %s.", self.engine.model, reason)
 
@@ -130,7 +130,7 @@ class TranslatedDraft(Draft):
         return {"draft": self.name, "fit": self.fit, **self.engine.metadata()}
 
 
-def _missing(state: State) -> list[int]:
+def _missing(state: TranslatedState) -> list[int]:
     """What the sequence must be fed to hold all that was read and drafted."""
     tokens, state.agreed = catch_up(state.sequence, state.tokens, state.drafted, state.agreed)
     return tokens

@@ -19,7 +19,7 @@ from paceline.engines.gguf.llama_cpp import llama_cpp, openmp_wait
 from paceline.engines.gguf.load import (
     BATCH_TOKENS,
     FORWARD_TOKENS,
-    Context,
+    LlamaContext,
     load_model,
     make_context,
     trained_context,
@@ -71,7 +71,7 @@ class LlamaCppEngine(Engine):
 
     tokenizer: LlamaCppTokenizer
 
-    def __init__(self, model: Any, context: Context, label: str) -> None:
+    def __init__(self, model: Any, context: LlamaContext, label: str) -> None:
         """Takes over the pointers of `load_model` and `make_context`. Use `load`."""
         self.model = label
         self.tokenizer = LlamaCppTokenizer(model, label)
@@ -347,7 +347,7 @@ def _free(context: Any, model: Any) -> None:
     llama_cpp.llama_model_free(model)
 
 
-def _metadata(model: Any, context: Context, label: str) -> dict[str, Any]:
+def _metadata(model: Any, context: LlamaContext, label: str) -> dict[str, Any]:
     window = context.window
     return {
         "engine": LlamaCppEngine.name,

@@ -33,7 +33,7 @@ _MOST_THREADS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LlamaWindow:
     """A sliding window: its size in tokens, and what keeping the whole cache adds."""
 
     tokens: int
@@ -41,7 +41,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class LlamaContext:
     """A llama.cpp context, and what it holds.
 
     ids_per_sequence    under how many ids llama.cpp knows each sequence (see `_ids`)
@@ -55,7 +55,7 @@ class Context:
     max_sequences: int
     threads: int
     cache_bytes: int
-    window: Window | None
+    window: LlamaWindow | None
 
 
 @functools.cache
@@ -70,7 +70,7 @@ def load_model(path: Path, *, vocabulary_only: bool = False) -> Any:
     if path.is_dir():
         raise ModelError(f"{path} is a directory.", "Give the GGUF file in it.")
     if not path.is_file():
-        raise ModelError(f"There is not a file {path}.", "Check the path.")
+        raise ModelError(f"There is no file {path}.", "Check the path.")
     _check_begin(path)
     parameters = llama_cpp.llama_model_default_params()
     # Mapping the file would keep it resident beside the copy that llama.cpp makes of every
@@ -134,7 +134,9 @@ def trained_context(model: Any) -> int | None:
     return int(told) if told.isdigit() else None
 
 
-def make_context(model: Any, context_size: int | None, max_sequences: int, threads: int) -> Context:
+def make_context(
+    model: Any, context_size: int | None, max_sequences: int, threads: int
+) -> LlamaContext:
     """A context for `max_sequences` of `context_size` tokens each.
 
     Raises SettingError for numbers out of range, ModelError where memory doesn't suffice or
@@ -165,7 +167,7 @@ def make_context(model: Any, context_size: int | None, max_sequences: int, threa
             "This model keeps no state between forwards.", "Choose a decoder with attention only."
         )
     size, window = log.cache_bytes(), _window(model, cells, max_sequences)
-    return Context(pointer, ids, branches, context_size, max_sequences, threads, size, window)
+    return LlamaContext(pointer, ids, branches, context_size, max_sequences, threads, size, window)
 
 
 def _ids(model: Any) -> int:
@@ -224,10 +226,10 @@ def _check_memory(model: Any, cells: int, context_size: int, max_sequences: int)
         )
 
 
-def _window(model: Any, cells: int, max_sequences: int) -> Window | None:
+def _window(model: Any, cells: int, max_sequences: int) -> LlamaWindow | None:
     tokens = llama_cpp.llama_model_n_swa(model)
     if tokens <= 0:
         return None
     kept = log.cache_bytes(windowed=True)
     needed = -(-min(cells, tokens * max_sequences + FORWARD_TOKENS) // _CELLS) * _CELLS
-    return Window(tokens, round(kept * (1 - needed / cells)))
+    return LlamaWindow(tokens, round(kept * (1 - needed / cells)))

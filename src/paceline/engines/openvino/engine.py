@@ -16,10 +16,10 @@ import numpy as np
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
 from paceline.engines.context import fitting_context
 from paceline.engines.cpu import default_threads
-from paceline.engines.forwards import Part, forwards
+from paceline.engines.forwards import ForwardPart, forwards
 from paceline.engines.openvino.cache import BLOCK, PagedCache
 from paceline.engines.openvino.graph import Graphs
-from paceline.engines.openvino.inputs import Segment
+from paceline.engines.openvino.inputs import InputSegment
 from paceline.engines.openvino.library import ov
 from paceline.engines.openvino.model import (
     Arithmetic,
@@ -206,7 +206,9 @@ class OpenVinoEngine(Engine):
                 rows[part.number].append(np.array(found))
         return [np.concatenate(found) for found in rows]
 
-    def _forward(self, jobs: AbstractSequence[Job], parts: AbstractSequence[Part]) -> list[Array]:
+    def _forward(
+        self, jobs: AbstractSequence[Job], parts: AbstractSequence[ForwardPart]
+    ) -> list[Array]:
         """The wanted rows of each part: float32, shape (rows, vocabulary_size)."""
         logits = self._open_graphs().run([self._segment(jobs[part.number], part) for part in parts])
         found, begin = [], 0
@@ -215,14 +217,14 @@ class OpenVinoEngine(Engine):
             begin += part.rows
         return found
 
-    def _segment(self, job: Job, part: Part) -> Segment:
+    def _segment(self, job: Job, part: ForwardPart) -> InputSegment:
         sequence = job.sequence
         assert isinstance(sequence, OpenVinoSequence)
         start = sequence.length + part.first
         self.cache.own(sequence.blocks, start, start + part.count)
         tokens = job.tokens[part.first : part.first + part.count]
         tree = job.parents if part.first + part.count > job.trunk else None
-        return Segment(tokens, start, sequence.blocks, part.rows, tree)
+        return InputSegment(tokens, start, sequence.blocks, part.rows, tree)
 
     def _all_metadata(self, paged: Paged, blocks: int) -> dict[str, Any]:
         compiled, settings = paged.compiled, self._settings

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.engines.openvino.cache import Layout, PagedCache
-from paceline.engines.openvino.inputs import Inputs, Segment
+from paceline.engines.openvino.inputs import Inputs, InputSegment
 from paceline.engines.openvino.library import last_line, ov
 from paceline.errors import ModelError
 from paceline.types import Array
@@ -21,7 +21,7 @@ class Graph:
             self._request.set_tensor(name, tensor)
         self.inputs = Inputs(self._request, compiled)
 
-    def run(self, segments: Sequence[Segment]) -> Array:
+    def run(self, segments: Sequence[InputSegment]) -> Array:
         """The wanted rows of all stretches: float32, shape (rows, vocabulary size), a view that
         holds until the next run. Raises ModelError."""
         rows = self.inputs.fill(segments)
@@ -47,7 +47,7 @@ class Graphs:
         self.any_rows = Graph(compiled, cache)
         self._single = None if single is None else Graph(single, cache)
 
-    def run(self, segments: Sequence[Segment]) -> Array:
+    def run(self, segments: Sequence[InputSegment]) -> Array:
         """As `Graph.run`."""
         # One token is never a tree: of those only whole ones come, with more than one.
         if self._single is not None and len(segments) == 1 and len(segments[0].tokens) == 1:
@@ -59,4 +59,4 @@ def warm_up(compiled: Any, layers: Sequence[Layout]) -> None:
     """Run a graph once, in a cache of its own. With its first forward it lays the weights out anew,
     which takes longer than reading a prompt, and belongs to loading."""
     cache = PagedCache(layers, 1)
-    Graph(compiled, cache.tensors).run([Segment([0, 0], 0, [0], 1)])
+    Graph(compiled, cache.tensors).run([InputSegment([0, 0], 0, [0], 1)])

@@ -33,7 +33,7 @@ _ROOM = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class InputSegment:
     """Tokens of one sequence in a forward.
 
     start      how many tokens come before them
@@ -60,7 +60,7 @@ class Inputs:
         self._longest = np.zeros((), np.int32)
         self._put("max_context_len", ov.Tensor(self._longest, shared_memory=True))
 
-    def fill(self, segments: Sequence[Segment]) -> int:
+    def fill(self, segments: Sequence[InputSegment]) -> int:
         """Put a forward's inputs in place. Returns how many rows of logits it gives: those that
         are wanted, or one where none is."""
         tokens: list[int] = []
@@ -89,7 +89,7 @@ class Inputs:
         self._write_trees(segments)
         return len(rows)
 
-    def _write_trees(self, segments: Sequence[Segment]) -> None:
+    def _write_trees(self, segments: Sequence[InputSegment]) -> None:
         """Which of a forward's own tokens each one sees, where that isn't all before it."""
         begins, seen = [0], list[Any]()
         for segment in segments:
@@ -116,7 +116,7 @@ class Inputs:
         self._request.set_input_tensor(self._at[name], tensor)
 
 
-def _positions(segment: Segment) -> list[int]:
+def _positions(segment: InputSegment) -> list[int]:
     """A tree's tokens stand at the place that their path gives them."""
     if segment.parents is None:
         return list(range(segment.start, segment.start + len(segment.tokens)))
@@ -128,7 +128,7 @@ def _positions(segment: Segment) -> list[int]:
     return positions
 
 
-def visible(segment: Segment) -> Any:
+def visible(segment: InputSegment) -> Any:
     """uint8, shape (tokens, tokens): 1 where the row's token sees the column's."""
     assert segment.parents is not None
     count = len(segment.tokens)

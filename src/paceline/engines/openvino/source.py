@@ -89,7 +89,7 @@ def _place(target: str, path: Path) -> Place:
         return Place(Kind.IR, path)
     if path.is_file():
         return Place(Kind.GGUF, path)
-    fact = f"There is not a file or directory {target}."
+    fact = f"There is no file or directory {target}."
     if path.is_dir():
         fact = f"The directory {target} has neither an {IR} nor a config.json."
     raise ModelError(

@@ -55,7 +55,7 @@ class Branches:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CachePiece:
     """Tokens of one sequence in a forward.
 
     slot     where the sequence lives in the cache
@@ -126,7 +126,7 @@ class KeyValueCache:
         }
 
 
-class Plan:
+class CachePlan:
     """What the attention of one forward must know: its pieces, in the order of their tokens.
 
     windows    most tokens that a row of a layer sees, its own included; 0: all
@@ -136,7 +136,7 @@ class Plan:
     def __init__(
         self,
         cache: KeyValueCache,
-        pieces: Sequence[Piece],
+        pieces: Sequence[CachePiece],
         windows: Mapping[int, int] | None = None,
         seen: Seen | None = None,
     ) -> None:
@@ -212,13 +212,13 @@ KNOWN_ARGUMENTS = frozenset(
 )  # fmt: skip
 
 
-def first_key(piece: Piece, window: int) -> int:
+def first_key(piece: CachePiece, window: int) -> int:
     """The first token that any row of a piece may look at."""
     first = piece.start if piece.tree is None else min(piece.start, piece.tree.base)
     return max(0, first - window + 1) if window else 0
 
 
-def _hide_other_branches(hidden: Tensor, piece: Piece, tree: Branches, first: int) -> None:
+def _hide_other_branches(hidden: Tensor, piece: CachePiece, tree: Branches, first: int) -> None:
     """Hide from the rows of a tree what isn't on their paths. `hidden` has a row for each token of
     the piece, and a column for each key from `first` on."""
     trunk = max(0, tree.base - piece.start)
@@ -237,7 +237,7 @@ def attention(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
-    paceline_plan: Plan | None = None,
+    paceline_plan: CachePlan | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """The function transformers calls in every layer. Shapes: query (1, heads, tokens, size), key
@@ -289,7 +289,7 @@ AttentionMaskInterface.register(SELF_TEST, _window_alone)
 
 
 def _attend(
-    plan: Plan,
+    plan: CachePlan,
     number: int,
     query: Tensor,
     held: tuple[Tensor, Tensor],

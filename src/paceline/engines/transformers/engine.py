@@ -16,9 +16,9 @@ import torch
 import transformers
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
 from paceline.engines.context import fitting_context, longest_context
-from paceline.engines.forwards import Part, forwards
+from paceline.engines.forwards import ForwardPart, forwards
 from paceline.engines.tokenizer_only import TokenizerOnly
-from paceline.engines.transformers.cache import Branches, KeyValueCache, Piece, Plan
+from paceline.engines.transformers.cache import Branches, CachePiece, CachePlan, KeyValueCache
 from paceline.engines.transformers.load import Loaded, load_model, load_tokenizer, readable
 from paceline.engines.transformers.self_test import SelfTest, run, try_out
 from paceline.engines.transformers.tokenizer import TransformersTokenizer
@@ -160,9 +160,9 @@ class TransformersEngine(Engine):
         # Copies, because tensors of inference mode can't be changed in place by whoever gets them.
         return [found[0].clone() if len(found) == 1 else torch.cat(found) for found in rows]
 
-    def _forward(self, jobs: AbstractSequence[Job], parts: list[Part]) -> Array:
+    def _forward(self, jobs: AbstractSequence[Job], parts: list[ForwardPart]) -> Array:
         """The wanted rows of one forward: float32, shape (rows, vocabulary_size)."""
-        pieces: list[Piece] = []
+        pieces: list[CachePiece] = []
         tokens: list[int] = []
         for part in parts:
             job = jobs[part.number]
@@ -171,10 +171,10 @@ class TransformersEngine(Engine):
             tree = None
             if job.parents is not None and start + part.count > base:
                 tree = Branches(base, job.parents)
-            pieces.append(Piece(sequence.slot, start, part.count, tree))
+            pieces.append(CachePiece(sequence.slot, start, part.count, tree))
             tokens.extend(job.tokens[part.first : part.first + part.count])
         return run(
-            self._model, Plan(self.cache, pieces, self._self_test.windows), tokens, kept(parts)
+            self._model, CachePlan(self.cache, pieces, self._self_test.windows), tokens, kept(parts)
         )
 
     def metadata(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def listed(tokens: int | list[int] | None) -> list[int]:
     return [] if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
 
 
-def kept(parts: list[Part]) -> int | list[int]:
+def kept(parts: list[ForwardPart]) -> int | list[int]:
     """Which rows need logits, as transformers' `logits_to_keep` wants it: the last ones as a
     number, others as a list."""
     if len(parts) == 1 and parts[0].rows:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from paceline.engines.base import Engine, Job, Sequence
-from paceline.engines.transformers.cache import KeyValueCache, Piece, Plan, Tensor
+from paceline.engines.transformers.cache import CachePiece, CachePlan, KeyValueCache, Tensor
 from paceline.engines.transformers.engine import TransformersEngine
 from paceline.engines.transformers.head import ExitHead
 from paceline.engines.transformers.load import first_line
@@ -232,7 +232,7 @@ class PartialEngine(Engine):
         cache, windows = KeyValueCache(1, 16), self.target.windows
 
         def forward(cache: KeyValueCache) -> Tensor:
-            return run(model, Plan(cache, [Piece(0, 0, len(tokens))], windows), tokens, 0)
+            return run(model, CachePlan(cache, [CachePiece(0, 0, len(tokens))], windows), tokens, 0)
 
         try:
             with torch.inference_mode():

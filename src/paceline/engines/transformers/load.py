@@ -148,7 +148,7 @@ def locate(target: str) -> Path | str:
         return path
     looks_local = path.suffix in (".gguf", ".safetensors", ".bin") or target.startswith(".")
     if looks_local or not HUB_NAME.fullmatch(target):
-        raise ModelError(f"There is not a file or directory {target}.", "Check the path.")
+        raise ModelError(f"There is no file or directory {target}.", "Check the path.")
     return target
 
 

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 
 from paceline.engines.transformers import cache as transformers_cache
-from paceline.engines.transformers.cache import Branches, KeyValueCache, Piece, Plan, Seen, Tensor
+from paceline.engines.transformers.cache import (
+    Branches,
+    CachePiece,
+    CachePlan,
+    KeyValueCache,
+    Seen,
+    Tensor,
+)
 from paceline.engines.transformers.linear import patch_linear
 from paceline.engines.transformers.load import first_line
 from paceline.errors import ModelError
@@ -38,7 +45,7 @@ class SelfTest:
     quickened_layers: int
 
 
-def run(model: Any, plan: Plan, tokens: list[int], rows: int | list[int]) -> Tensor:
+def run(model: Any, plan: CachePlan, tokens: list[int], rows: int | list[int]) -> Tensor:
     """One forward of a plan's pieces: the logits of `rows` (a count of last ones, 0 for all, or a
     list of indices), float32, shape (rows, vocabulary). Call it without gradients."""
     device = model.device
@@ -109,13 +116,13 @@ def blamed_on(target: str, model: Any) -> Iterator[None]:
 
 def _rewound(model: Any, cache: KeyValueCache, seen: Seen, texts: list[list[int]]) -> Tensor:
     first, second, other = texts
-    pieces = [Piece(0, 0, 8), Piece(1, 0, 2)]
-    run(model, Plan(cache, pieces, seen=seen), first[:4] + other[:4] + second[:2], [9])
-    pieces = [Piece(1, 2, 3), Piece(0, 4, 5)]
-    rows = run(model, Plan(cache, pieces, seen=seen), second[2:5] + first[4:], [2, 6, 7])
+    pieces = [CachePiece(0, 0, 8), CachePiece(1, 0, 2)]
+    run(model, CachePlan(cache, pieces, seen=seen), first[:4] + other[:4] + second[:2], [9])
+    pieces = [CachePiece(1, 2, 3), CachePiece(0, 4, 5)]
+    rows = run(model, CachePlan(cache, pieces, seen=seen), second[2:5] + first[4:], [2, 6, 7])
     # The last row once more, as a second branch.
-    fork = Piece(0, 8, 2, Branches(8, (-1, -1)))
-    last = run(model, Plan(cache, [fork], seen=seen), [other[4], first[8]], 1)
+    fork = CachePiece(0, 8, 2, Branches(8, (-1, -1)))
+    last = run(model, CachePlan(cache, [fork], seen=seen), [other[4], first[8]], 1)
     return torch.cat((rows, last))
 
 
