@@ -138,7 +138,10 @@ def limit(stream: StreamView, choice: Choice) -> Choice:
     most = min(choice.max_draft_tokens, stream.remaining_tokens - 1)
     if request.max_draft_tokens is not None:
         most = min(most, request.max_draft_tokens)
-    return NO_DRAFT if source is None or most <= 0 else Choice(source, most)
+    if source is None or most <= 0:
+        return NO_DRAFT
+    unchanged = most == choice.max_draft_tokens and source == choice.source
+    return choice if unchanged else Choice(source, most)
 
 
 def reads_prompt(stream: StreamView) -> bool:

@@ -1,8 +1,8 @@
 """Which draft to ask, and for how many tokens: whatever brings the most expected tokens per second,
-plain decoding included.
+ordinary decoding included.
 
 It looks at measured costs, at rounds, at committed tokens, and at what previewable drafts would
-offer; never at a token that was drawn. So it may choose as it likes without touching the output
+offer; never at a token that was sampled. So it may choose as it likes without touching the output
 distribution (docs/exactness.md, non-anticipation).
 """
 
@@ -35,7 +35,7 @@ from paceline.types import Choice, Preview, Round
 
 log = logging.getLogger("paceline")
 
-LEAST_GAIN = 1.05  # below this, plain decoding: wide forwards cost more in use than in a profile
+LEAST_GAIN = 1.05  # below this no draft: wide forwards cost more in use than in a profile
 _PROBE_SHARE = 0.01  # of decoding time may go into finding out whether a priced draft pays now
 _HORIZON = 64  # tokens over which catching up is written off
 
@@ -45,7 +45,7 @@ class Source:
     """A draft on offer, as the policy sees it.
 
     previewable    `Draft.previewable`: free, and judged in every round whether asked or not
-    has_confidence         `Draft.has_confidence`: it says how much speaks for a proposal
+    has_confidence    `Draft.has_confidence`: it says how much speaks for a proposal
     prior          `Draft.prior`
     branches       `Draft.branches`
     forwards       `Draft.forwards`
@@ -386,9 +386,9 @@ class MeasuredPolicy:
         round_s: list[float],
         choices: list[Choice],
     ) -> list[Choice]:
-        """Where no priced source was chosen, ask one for one token in place of a plain round now
-        and then: as often as a small share of the time pays for, the reading of what it has missed
-        included."""
+        """Where no priced source was chosen, ask one for one token in place of an ordinary round
+        now and then: as often as a small share of the time pays for, the reading of what it has
+        missed included."""
         if any(choice.source in self._priced for choice in choices):
             return choices
         wider = len(streams) + 1

@@ -16,7 +16,7 @@ from paceline.policy.costs import Costs
 _CONTEXT_STEP = 256
 _MOST_MOVED = math.log(2)  # one interrupted forward says little
 _SPEED = 0.1  # share of what is new, after the first few observations
-_KEEP = 0.995  # of a correction, per plain round
+_KEEP = 0.995  # of a correction, per round without a draft
 _MOST_CORRECTED = math.log(2.5)
 _OVERHEAD_KEEP = 0.95
 _RENEWED_AFTER = 8
@@ -103,7 +103,7 @@ class LiveCosts:
         known.seen += 1
         gain = max(_SPEED, 1 / (known.seen + 1))
         if baseline:
-            # Plain rounds say what the drift is; the other rows are compared with them.
+            # Rounds without a draft say what the drift is; the other rows are compared with them.
             self._drift += gain * off
             self._forget(sequences)
         else:

@@ -16,9 +16,8 @@ class PolicyStats:
 
     limits     how often each limit was chosen, 0 included
     spent_s    what the rounds took
-    baseline_s    what their tokens would have taken plainly, by the profile and its present drift:
-                  an
-               estimate, which a bench replaces by a measurement
+    baseline_s    what their tokens would have taken without drafts, by the profile and its present
+               drift: an estimate, which a bench replaces by a measurement
     """
 
     rounds: int = 0

@@ -48,7 +48,7 @@ class Warnings:
         self._once(
             name,
             f"The draft {label(name, draft)} can't pay here: {cost_words(priced)}, so even if the "
-            f"target accepted every token it would be {so} plain decoding. It is not asked.",
+            f"target accepted every token it would be {so} ordinary decoding. It is not asked.",
         )
         return True
 

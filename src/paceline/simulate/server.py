@@ -56,9 +56,9 @@ class SimulatedServer:
     """Requests in the order they arrive, at most `batch` of them at once.
 
     free      drafts whose proposals take no time
-    budget    most rows of a forward, None for no bound. Plain rows come first, then prompts in
-              order, cut into parts where they don't fit, then drafted tokens: every sequence
-              keeps its first few.
+    budget    most rows of a forward, None for no bound. Rows of committed tokens come first,
+              then prompts in order, cut into parts where they don't fit, then drafted tokens:
+              every sequence keeps its first few.
     """
 
     def __init__(

@@ -211,7 +211,7 @@ def policy_named(
 
     sources    the recorded drafts, and whether each is previewable. "measured" leaves out those
                that are neither that nor in the costs.
-    has_confidence     those whose evidence counts; unless given, all previewable ones
+    has_confidence    those whose confidence counts; unless given, all previewable ones
     """
     if spec == "baseline":
         return fixed(None, 0)
@@ -273,7 +273,7 @@ def best_fixed(
     *,
     sources: Sequence[str] | None = None,
 ) -> dict[str, Hindsight]:
-    """By category, the fastest of plain decoding and every recorded draft with every one of
+    """By category, the fastest of ordinary decoding and every recorded draft with every one of
     `LIMITS` whose width was measured, known only afterwards.
 
     sources    drafts to try; unless given, all that are previewable or in the costs
