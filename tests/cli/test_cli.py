@@ -380,7 +380,7 @@ def test_bench_prints_a_card_and_writes_a_file(run, tmp_path: Path) -> None:
         "out.json",
     )
     assert code == 0
-    assert "times as fast as plain decoding (95 % interval" in out
+    assert "times as fast as ordinary decoding (95 % interval" in out
     assert "lookup -n 5" in out
     assert "Line 2 is not JSON. Left out." in err
     assert "Left out: Line 2 is not JSON." in out

@@ -69,7 +69,7 @@ def test_without_a_configuration_a_toy_that_gains_nothing_is_baseline(run, bench
     assert code == 0
     if plan.draft is None:
         assert out.startswith("Run toy:3 plainly: no draft.\n")
-        assert plan.notes[0].startswith("Plain decoding, because")
+        assert plan.notes[0].startswith("Ordinary decoding, because")
     else:
         assert plan.expected.gain is not None
         assert plan.expected.gain.low is not None

@@ -112,7 +112,7 @@ SMALL: dict[str, Callable[[ToyEngine], Draft]] = {
 def distance(
     draft: Callable[[ToyEngine], Draft], verifier, max_draft_tokens: int, tokens: int
 ) -> float:
-    """Total variation between the texts of the real loop and plain decoding's, all choices of
+    """Total variation between the texts of the real loop and ordinary decoding's, all choices of
     draft and target enumerated."""
 
     def outcome(max_draft_tokens: int, rng) -> tuple[int, ...]:

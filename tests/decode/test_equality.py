@@ -1,4 +1,5 @@
-"""Drafted decoding against plain decoding on the toy engine, where they must agree to the bit."""
+"""Drafted decoding against ordinary decoding on the toy engine, where they must agree to the
+bit."""
 
 from __future__ import annotations
 
@@ -226,7 +227,7 @@ def test_a_policy_may_change_its_mind_every_round() -> None:
 @pytest.mark.parametrize("draft", ["model", "lookup"])
 def test_the_whole_loop_is_exact_by_enumeration(draft: str, verifier) -> None:
     """Every path of every random choice, draft and target, through the real loop: the output
-    distribution is plain decoding's, up to the rounding of float32 distributions."""
+    distribution is ordinary decoding's, up to the rounding of float32 distributions."""
     sampling = Sampling(temperature=0.9, repetition_penalty=1.2)
 
     def outcome(max_draft_tokens: int, rng) -> tuple[int, ...]:

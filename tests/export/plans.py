@@ -19,7 +19,7 @@ TARGET, DRAFT = "owner/target", "owner/draft"
 
 
 def plan(kind: str = "lookup", **changes: Any) -> PlanDocument:
-    """Of a draft of this kind, with a model where that needs one; `none` is plain decoding.
+    """Of a draft of this kind, with a model where that needs one; `none` is ordinary decoding.
 
     changes    to the plan, or by `draft_`, `target_`, `measured_` and a name to its parts
     """

@@ -576,7 +576,7 @@ def test_transformers_without_the_loop_is_named(llama: Any, monkeypatch: Any) ->
 
 
 def test_the_policy_may_choose_not_to_draft(llama: Any, monkeypatch: Any) -> None:
-    """Rounds of no drafted token, all of them: plain decoding by another loop."""
+    """Rounds of no drafted token, all of them: ordinary decoding by another loop."""
     monkeypatch.setattr(DraftServer, "propose", lambda self, sequences: [() for _ in sequences])
     drafts = paceline_drafts()
     text = llama.generate(PROMPT, custom_generate=drafts, **GREEDY)

@@ -114,8 +114,8 @@ PROMPTS = tuple((f"p{i}", "chat" if i % 3 else "code") for i in range(12))
 
 
 def paced(*gains: Described | tuple[Described, Sequence[float]], **changes: Any) -> BenchResult:
-    """Twelve prompts; plain decoding takes 10 ms a token, each other configuration is so many times
-    as fast, by prompt in turn."""
+    """Twelve prompts; ordinary decoding takes 10 ms a token, each other configuration is so many
+    times as fast, by prompt in turn."""
     pairs = [one if isinstance(one, tuple) else (one, [1.0]) for one in gains]
     configurations = [one for one, _ in pairs]
     runs = []
@@ -199,9 +199,9 @@ def test_the_fastest_that_pays_is_chosen_and_its_worst_category_named() -> None:
 @pytest.mark.parametrize(
     ("gains", "why"),
     [
-        ([0.8, 0.9], "Plain decoding, because no draft pays: the best to choose from, "),
-        ([0.8, 1.4], "Plain decoding, because the interval reaches 1, which is no evidence: "),
-        ([1.0], "Plain decoding, because the interval reaches 1"),
+        ([0.8, 0.9], "Ordinary decoding, because no draft pays: the best to choose from, "),
+        ([0.8, 1.4], "Ordinary decoding, because the interval reaches 1, which is no evidence: "),
+        ([1.0], "Ordinary decoding, because the interval reaches 1"),
     ],
 )
 def test_what_does_not_clearly_pay_is_baseline_decoding(gains: list[float], why: str) -> None:
@@ -222,7 +222,8 @@ def test_one_prompt_is_no_evidence() -> None:
     plan = checked(decide(bench([BASELINE, one], runs)))
     assert plan.draft is None
     assert plan.notes[0] == (
-        "Plain decoding, because one prompt is no evidence: the best to choose from, lookup -n 3, "
+        "Ordinary decoding, because one prompt is no evidence: the best to choose from, "
+        "lookup -n 3, "
         "came to speedup 4.00 (one prompt: no interval)."
     )
 
@@ -251,7 +252,7 @@ def test_a_lossy_verifier_is_chosen_by_name_only() -> None:
     alone = checked(decide(paced(BASELINE, (lossy, [2.0]))))
     assert alone.draft is None
     assert alone.measured.exact
-    assert alone.notes[0].startswith("Plain decoding, because no configuration with a draft can")
+    assert alone.notes[0].startswith("Ordinary decoding, because no configuration with a draft can")
     assert "lossy" in alone.notes[1]
 
 
@@ -408,7 +409,7 @@ def test_another_engine_is_not_chosen_without_an_interval_above_1() -> None:
 
 def test_what_was_said_of_the_other_engines_is_said_with_their_name() -> None:
     said = " ".join(decide(both(0.8, [1.6], home=0.9)).notes)
-    assert "On llamacpp: Plain decoding, because no draft pays" in said
+    assert "On llamacpp: Ordinary decoding, because no draft pays" in said
 
 
 def test_baseline_decoding_on_another_engine_may_be_the_fastest() -> None:
@@ -445,7 +446,7 @@ def test_what_was_named_is_taken_though_it_does_not_pay() -> None:
         "lookup -n 3 was asked for, though it isn't known to pay: speedup 0.8"
     )
     assert checked(decide(result, configuration="baseline")).notes[0] == (
-        "Plain decoding was asked for."
+        "Ordinary decoding was asked for."
     )
     with pytest.raises(SettingError, match="Did you mean 'lookup -n 3'"):
         decide(result, configuration="lookup -n 4")
@@ -501,7 +502,7 @@ def test_repeats_count_tokens_and_not_prompts() -> None:
 
 
 def test_baseline_decoding_alone_is_nothing_to_choose_from() -> None:
-    with pytest.raises(DataError, match="plain decoding only"):
+    with pytest.raises(DataError, match="ordinary decoding only"):
         decide(paced(BASELINE))
 
 

@@ -130,7 +130,7 @@ def test_less_than_5_percent_is_baseline_decoding() -> None:
     plan = decided("d", acceptances=(0.19,))
     assert plan.draft is None
     assert plan.expected.gain is None
-    assert plan.notes[1].startswith("Plain decoding: d would come to a speedup of 1.0")
+    assert plan.notes[1].startswith("Ordinary decoding: d would come to a speedup of 1.0")
 
 
 def test_where_a_model_lies_is_not_told_by_costs() -> None:

@@ -162,16 +162,24 @@ def test_where_it_pays_from_some_batch_on_the_figures_are_of_that_one() -> None:
 @pytest.mark.parametrize(
     ("value", "spread", "why"),
     [
-        (0.8, 0.05, "Plain decoding, because no draft pays: the best to choose from, lookup:3 at "),
-        (1.2, 0.25, "Plain decoding, because the interval reaches 1, which is no evidence: "),
-        (1.04, 0.01, "Plain decoding, because less than 5 % is more than predictions can tell: "),
+        (
+            0.8,
+            0.05,
+            "because no draft pays: the best to choose from, lookup:3 at ",
+        ),
+        (1.2, 0.25, "because the interval reaches 1, which is no evidence: "),
+        (
+            1.04,
+            0.01,
+            "because less than 5 % is more than predictions can tell: ",
+        ),
     ],
 )
 def test_what_does_not_clearly_pay_is_baseline_decoding(value, spread, why) -> None:
     plan = checked(decide_replay(document({1: {"lookup:3": value}}, spread)))
     assert (plan.draft, plan.max_draft_tokens, plan.schedule) == (None, 0, ())
     assert plan.expected.gain is None
-    assert plan.notes[1].startswith(why)
+    assert plan.notes[1].startswith(f"Ordinary decoding, {why}")
 
 
 def test_a_better_one_in_doubt_hides_none_that_pays() -> None:
@@ -209,7 +217,7 @@ def test_one_answer_is_no_evidence() -> None:
             each["speedup"] |= {"low": None, "high": None}
     plan = checked(decide_replay(one))
     assert plan.draft is None
-    assert plan.notes[1].startswith("Plain decoding, because one answer is no evidence")
+    assert plan.notes[1].startswith("Ordinary decoding, because one answer is no evidence")
 
 
 def test_a_plug_in_s_draft_hides_none_that_a_plan_can_name() -> None:

@@ -184,8 +184,8 @@ def test_numbers_of_clients_make_the_schedule() -> None:
 @pytest.mark.parametrize(
     ("gain", "spread", "why"),
     [
-        (0.8, 0.02, "Plain decoding, because no draft pays: "),
-        (1.08, 0.5, "Plain decoding, because the interval reaches 1, which is no evidence: "),
+        (0.8, 0.02, "Ordinary decoding, because no draft pays: "),
+        (1.08, 0.5, "Ordinary decoding, because the interval reaches 1, which is no evidence: "),
     ],
 )
 def test_what_does_not_clearly_pay_is_baseline_decoding(gain, spread, why) -> None:

@@ -1,5 +1,5 @@
 """The default policy's choices: exact whatever they are, deterministic by recorded costs, and never
-much slower than plain decoding by those costs."""
+much slower than ordinary decoding by those costs."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_draft_that_stopped_paying_returns_when_the_text_changes(share: float)
 
 
 def test_a_draft_that_is_dear_to_read_is_not_followed_at_any_price() -> None:
-    """Reading every token alone would cost 13 % of plain decoding."""
+    """Reading every token alone would cost 13 % of ordinary decoding."""
     draft = feeding(0.13)
     costs = line(0.1, 0.005, drafts={"model": draft})
     chosen = MeasuredPolicy(costs, [Source("model", costs=draft)], frozen=True, say=lambda _: None)

@@ -160,7 +160,7 @@ def test_on_chains_it_is_block_verification() -> None:
 
 
 def test_chosen_trees_take_one_draw_for_each_emitted_token() -> None:
-    """So with a seed the text is that of plain decoding."""
+    """So with a seed the text is that of ordinary decoding."""
     target = random_distributions(1, 3, 3)
     draft = tree(random_distributions(51, 3, 3), SHAPES["two, each with two"], WAYS["chosen"])
     counts = []

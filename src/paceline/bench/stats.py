@@ -26,7 +26,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Times plain: above 1 the draft is faster. `low` and `high` bound a 95 % interval; they are
+    """Speedup: above 1 the draft is faster. `low` and `high` bound a 95 % interval; they are
     None for a single pair, which has no spread to show."""
 
     value: float

@@ -10,7 +10,7 @@ from paceline.types import Proposal
 
 class NoDraft(Draft):
     name = "none"
-    summary = "plain decoding; needs nothing"
+    summary = "ordinary decoding; needs nothing"
 
     def propose(
         self,

@@ -1,7 +1,7 @@
 """A table-driven engine of a few tokens, for tests, docs and trying out drafts.
 
 Each row is computed by itself from the tokens before it, so it is independent, to the bit, of how
-many rows share the forward: on this engine drafted and plain decoding must agree exactly.
+many rows share the forward: on this engine drafted and ordinary decoding must agree exactly.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _LIMITS = (1, 2, 3, 4, 8, 15)
 @dataclass(frozen=True, slots=True)
 class Best:
     """What to do in one case: the limit with the most tokens per second, and its speedup; 0
-    and 1.0 where no limit beats plain decoding."""
+    and 1.0 where no limit beats ordinary decoding."""
 
     case: str
     max_draft_tokens: int
@@ -77,7 +77,7 @@ class DraftPlan:
         return self.least is not None and self.speedup_bound >= LEAST_SPEEDUP_BOUND
 
     def speedup(self, acceptance: float) -> list[float]:
-        """Times plain of limits 0, 1, 2, …, as far as widths were measured."""
+        """Speedup of limits 0, 1, 2, …, as far as widths were measured."""
         costs = {"draft_cost": self.priced.draft_cost, "overhead": self.priced.overhead}
         return [1.0] + [
             speed_up(

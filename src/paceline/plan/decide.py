@@ -47,7 +47,7 @@ from paceline.types import Round
 def decide(
     result: BenchResult, *, configuration: str | None = None, file: str | None = None
 ) -> PlanDocument:
-    """The fastest sound configuration whose gain has an interval above 1; plain decoding where
+    """The fastest sound configuration whose gain has an interval above 1; ordinary decoding where
     there is none. Only those with the baseline of the first configuration are compared, and where
     other engines ran the same model, what is best on each of them.
 
@@ -76,7 +76,7 @@ def _check(result: BenchResult, done: BenchResult) -> None:
         )
     if not done.drafted:
         raise DataError(
-            "The bench holds plain decoding only, and there is nothing to choose.",
+            "The bench holds ordinary decoding only, and there is nothing to choose.",
             "Measure with a draft (-d).",
         )
 
@@ -88,7 +88,7 @@ def _gain(done: BenchResult, one: Described, category: str | None = None) -> Gai
 
 def _named(done: BenchResult, one: Described) -> Decision:
     if one.is_baseline:
-        return Decision(one, ("Plain decoding was asked for.",))
+        return Decision(one, ("Ordinary decoding was asked for.",))
     gain, said = _gain(done, one), []
     if gain is None:
         raise DataError(
@@ -133,7 +133,7 @@ def _best_on(done: BenchResult, baseline: Described) -> Decision:
     sound = [(gain, one) for gain, one in rated if one.name not in unfit]
     paying = [(gain, one) for gain, one in sound if pays(gain)]
     if not paying:
-        why = "Plain decoding, because no configuration with a draft can be chosen."
+        why = "Ordinary decoding, because no configuration with a draft can be chosen."
         if sound:
             why = why_baseline(sound[0][1].name, sound[0][0])
         return Decision(baseline, (why, *_passed_over(rated, 1.0, unfit)))

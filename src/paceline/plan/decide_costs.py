@@ -42,7 +42,7 @@ def decide_costs(
     """
     hopeless = [f"{no_speedup_words(draft)}." for draft in plan.drafts if not draft.can_pay]
     if len(hopeless) == len(plan.drafts):
-        return _document(plan, target, None, 0, Expected(), ["Plain decoding.", *hopeless], file)
+        return _document(plan, target, None, 0, Expected(), ["Ordinary decoding.", *hopeless], file)
     draft, acceptance = _assumed(plan)
     best = draft.best[acceptance]
     why = [
@@ -52,7 +52,7 @@ def decide_costs(
     ]
     if best.speedup < LEAST_GAIN:
         little = (
-            f"Plain decoding: {draft.name} would come to a speedup of {best.speedup:.2f} at its "
+            f"Ordinary decoding: {draft.name} would come to a speedup of {best.speedup:.2f} at its "
             "best limit, and less than 5 % is more than prices can tell."
         )
         return _document(plan, target, None, 0, Expected(), [little, *why], file)

@@ -186,10 +186,10 @@ def why_baseline(name: str, gain: Gain, *, single: str = "prompt") -> str:
     """Why the best that was measured is not chosen."""
     said = f"the best to choose from, {name}, came to {times(gain, single=single)}"
     if gain.low is None:
-        return f"Plain decoding, because one {single} is no evidence: {said}."
+        return f"Ordinary decoding, because one {single} is no evidence: {said}."
     if verdict(_ratio(gain)) == LOSES:
-        return f"Plain decoding, because no draft pays: {said}."
-    return f"Plain decoding, because the interval reaches 1, which is no evidence: {said}."
+        return f"Ordinary decoding, because no draft pays: {said}."
+    return f"Ordinary decoding, because the interval reaches 1, which is no evidence: {said}."
 
 
 def worst_category(gains: Mapping[str, Gain]) -> list[str]:

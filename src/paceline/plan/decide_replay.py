@@ -186,7 +186,8 @@ def _why(replay: _Replay, named: str | None, batch: int, name: str) -> list[str]
         return [asked_for(named, gain, single="answer")]
     if pays(gain):
         return [
-            f"Plain decoding, because less than 5 % is more than predictions can tell: the best, "
+            f"Ordinary decoding, because less than 5 % is more than predictions can tell: "
+            f"the best, "
             f"{told}, came to {times(gain, single='answer')}."
         ]
     return [why_baseline(told, gain, single="answer")]

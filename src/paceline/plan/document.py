@@ -88,7 +88,7 @@ class PlannedDraft:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Of a schedule by batch size: from so many sequences on, up to so many (None: and more), the
-    limit. Limit 0 is plain decoding."""
+    limit. Limit 0 is ordinary decoding."""
 
     from_batch: int
     to_batch: int | None
@@ -97,7 +97,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """Times plain: time per token without the draft over that with it, with its 95 % interval where
+    """Speedup: time per token without the draft over that with it, with its 95 % interval where
     there is one. Predicted, not measured, where the evidence is costs or a replay."""
 
     value: float
@@ -350,7 +350,7 @@ _READ: Mapping[str, _Read] = {
     "tuple[str, ...]": _list_of(_TEXT),
     "Mapping[str, Any]": _mapping_of(lambda value, _: value),
     "Target": _object(Target),
-    "Draft | None": _or_none(_object(PlannedDraft)),
+    "PlannedDraft | None": _or_none(_object(PlannedDraft)),
     "tuple[Step, ...]": _list_of(_object(Step)),
     "Expected": _object(Expected),
     "Measurement": _object(Measurement),

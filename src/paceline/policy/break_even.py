@@ -45,7 +45,7 @@ def tokens_per_round(acceptance: Sequence[float]) -> float:
 def speed_up(
     tokens: float, limit: int, r: Ratio, *, draft_cost: float = 0.0, overhead: float = 0.0
 ) -> float:
-    """Times plain of rounds that give so many tokens.
+    """Speedup of rounds that give so many tokens.
 
     >>> speed_up(1.75, 2, lambda width: 1.0)
     1.75
@@ -159,7 +159,7 @@ class Prices:
 
 
 LEAST_SPEEDUP_BOUND = 1.05
-"""Times plain of a draft that is always right, below which it is not worth asking."""
+"""Speedup of a draft that is always right, below which it is not worth asking."""
 
 
 def best_speedup_bound(priced: Prices) -> tuple[int, float]:
@@ -189,7 +189,7 @@ def prices(target: Costs, draft: Costs | None = None, *, context: int = 0) -> Pr
 
 
 def speed_up_of(acceptance: np.ndarray, priced: Prices) -> np.ndarray:
-    """Times plain for limits 1, 2, … from acceptance by position and measured costs; entry i is
+    """Speedup for limits 1, 2, … from acceptance by position and measured costs; entry i is
     limit i + 1."""
     limits = np.arange(1, min(len(acceptance), priced.most) + 1)
     tokens = 1 + np.cumsum(acceptance[: len(limits)])

@@ -81,7 +81,7 @@ class RowDistributions:
         return distribution_of(logits, self._sampling, where)
 
     def log_prob(self, row: int, token: int) -> float:
-        """The raw log-probability of a token in a row, as plain decoding gives it."""
+        """The raw log-probability of a token in a row, as ordinary decoding gives it."""
         return log_prob(self.logits[row], token)
 
     def margin(self, row: int, token: int) -> float:

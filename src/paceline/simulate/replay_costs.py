@@ -66,7 +66,7 @@ def _machine(key: Mapping[str, Any]) -> str:
 class Price:
     """A policy's predicted gain.
 
-    speedup    over plain decoding at the same batch size, with an interval over answers; None
+    speedup    over ordinary decoding at the same batch size, with an interval over answers; None
                    if nothing was decoded, or for want of a figure
     missing        what the costs lack, in words; empty if nothing
     """

@@ -17,7 +17,7 @@ class ChainVerifier(Verifier):
 
     A token deterministic (one-hot q) is judged by drawing from p and comparing: the same
     distribution as the general rule, and one draw per emitted token, so that with the same seed a
-    chosen draft gives, to the token, what plain decoding gives.
+    chosen draft gives, to the token, what ordinary decoding gives.
     """
 
     name = "chain"

@@ -24,7 +24,7 @@ class TreeVerifier(Verifier):
 
     On a chain it is `block`, which is what the rule comes to there. Where all tokens were chosen
     outright it follows the target's own draw as far as the tree goes: one draw per emitted token,
-    so that with the same seed the text is, to the token, that of plain decoding.
+    so that with the same seed the text is, to the token, that of ordinary decoding.
     """
 
     name = "tree"

@@ -328,7 +328,7 @@ class _Group:
         return found
 
     def _run(self, one: Configuration, compare: bool) -> Run:
-        """A finished run, compared with plain decoding where greedy makes that meaningful."""
+        """A finished run, compared with ordinary decoding where greedy makes that meaningful."""
         assert self.prompt is not None
         generation, taken, policy_stats = self.done[one.name]
         request = self.requests[one.name]

@@ -24,7 +24,7 @@ class FirstDifference:
     """The first difference between two greedy outputs.
 
     position        index of the first differing output token
-    baseline_token     what plain decoding emitted there (None: it had ended)
+    baseline_token     what ordinary decoding emitted there (None: it had ended)
     drafted_token   what drafted decoding emitted there (None: it had ended)
     margin          plain's top-2 logit gap there; None if plain had ended
     movement        largest change of a top-2 gap that width alone caused in plain's output
@@ -61,7 +61,7 @@ def explain(
 ) -> FirstDifference | None:
     """The first difference between two greedy outputs and its cause; None if they are equal.
 
-    margins    plain decoding's top-2 gap of each output token (`Request.margins`)
+    margins    ordinary decoding's top-2 gap of each output token (`Request.margins`)
     widths     rows of the drafted forwards, in order: each may use kernels of its own
     """
     position = first_difference(baseline, drafted)

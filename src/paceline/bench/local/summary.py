@@ -52,7 +52,7 @@ def _headlines(result: BenchResult) -> list[str]:
 
 
 def _baseline(one: Described) -> str:
-    return "plain decoding" if one.baseline == "baseline" else one.baseline
+    return "ordinary decoding" if one.baseline == "baseline" else one.baseline
 
 
 def _verdict(ratio: Ratio) -> str:
