@@ -167,7 +167,7 @@ def test_files_of_a_model_are_part_of_its_key(tmp_path: Path, monkeypatch) -> No
 
 
 def test_quartiles_never_leave_what_was_measured() -> None:
-    cell = profile.Cell(1, 1, 64)
+    cell = profile.ProfileCell(1, 1, 64)
     costs = Timings({cell: [0.1, 0.9]}).costs({})
     assert costs.points[0].low == pytest.approx(0.3)
     assert not Timings({cell._replace(width=4): [1.0]}).has_base

@@ -29,16 +29,16 @@ SERVERS = {
         "model": "qwen-7b",
         "server": "vLLM",
         "version": "0.32.0",
-        "page": "http://gpu-1:8000/metrics",
-        "no_page": None,
+        "metrics": "http://gpu-1:8000/metrics",
+        "no_metrics": None,
     },
     AGAINST: {
         "url": "http://gpu-1:8001/v1",
         "model": "qwen-7b",
         "server": "llama.cpp",
         "version": None,
-        "page": None,
-        "no_page": "http://gpu-1:8001/metrics answers 501. Start it with --metrics.",
+        "metrics": None,
+        "no_metrics": "http://gpu-1:8001/metrics answers 501. Start it with --metrics.",
     },
 }
 

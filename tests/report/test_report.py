@@ -357,8 +357,8 @@ def test_engines_and_samplings_stand_apart() -> None:
         "Against baseline hot",
     ]
     report = report_of([summary(result)])
-    first = blocks(report, "Which draft for which category – against plain")[0]
-    second = blocks(report, "Which draft for which category – against plain hot")[0]
+    first = blocks(report, "Which draft for which category – against baseline")[0]
+    second = blocks(report, "Which draft for which category – against baseline hot")[0]
     assert [cell.text for cell in first.head[1:]] == ["baseline", "lookup -n 3"]
     assert [cell.text for cell in second.head[1:]] == ["baseline hot", "lookup hot"]
 
