@@ -204,6 +204,40 @@ def test_files_stay_within_one_subject() -> None:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, path
 
 
+FULL = {"cli", "report"}
+"""A file a verb; and the report, whose pages of local and of server benches are still twins."""
+
+
+def test_a_package_holds_at_most_twelve_files() -> None:
+    """One that holds no sub-packages."""
+    for init in SOURCE.rglob("__init__.py"):
+        inner = list(init.parent.glob("*/__init__.py"))
+        files = [path for path in init.parent.glob("*.py") if path != init]
+        assert inner or init.parent.name in FULL or len(files) <= 12, init.parent
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    for init in SOURCE.rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))), init
+
+
+SAME_NAME: dict[str, str] = {}
+"""Class names that stand in several packages, each with the reason."""
+
+
+def test_a_class_name_stands_in_one_package() -> None:
+    places: dict[str, set[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                package = ".".join(path.relative_to(SOURCE).parent.parts) or package_of(path)
+                places.setdefault(node.name, set()).add(package)
+    several = {name: sorted(where) for name, where in places.items() if len(where) > 1}
+    assert {name: where for name, where in several.items() if name not in SAME_NAME} == {}
+    assert len(SAME_NAME) <= 10
+    assert set(SAME_NAME) <= set(several), "no longer needed"
+
+
 def test_exported_names_are_sorted_and_exist() -> None:
     assert sorted(paceline.__all__) == paceline.__all__
     assert all(hasattr(paceline, name) for name in paceline.__all__)

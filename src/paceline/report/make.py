@@ -20,7 +20,7 @@ from paceline.report.compare import side_by_side
 from paceline.report.document import Part, Report
 from paceline.report.server_summary import EndpointSummary
 from paceline.report.summary import Summary
-from paceline.report.verdict import Verdict
+from paceline.report.verdict import ReportVerdict
 
 Measured = Summary | EndpointSummary
 _BEGINNING = 2000
@@ -55,7 +55,7 @@ def _beginning(path: Path) -> bytes:
         return b""
 
 
-def verdicts_of(summary: Measured) -> list[Verdict]:
+def verdicts_of(summary: Measured) -> list[ReportVerdict]:
     if isinstance(summary, EndpointSummary):
         return endpoint_verdict.verdicts(summary)
     return verdict.verdicts(summary)

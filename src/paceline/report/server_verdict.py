@@ -11,23 +11,23 @@ from paceline.bench.stats import FEW_PROMPTS
 from paceline.bench.wording import interval_words, verdict
 from paceline.report.server_summary import EndpointSummary
 from paceline.report.summary import is_slower
-from paceline.report.verdict import Verdict
+from paceline.report.verdict import ReportVerdict
 from paceline.report.words import count, seconds_words, times
 
 
-def verdicts(summary: EndpointSummary) -> list[Verdict]:
+def verdicts(summary: EndpointSummary) -> list[ReportVerdict]:
     """One for each number of clients."""
     if not any(one.answer.failure is None for one in summary.result.asked):
-        return [Verdict("Nothing was measured: no request was answered.")]
+        return [ReportVerdict("Nothing was measured: no request was answered.")]
     sentence = _compared if summary.several else _alone
     found = [
-        Verdict(
+        ReportVerdict(
             f"{clients_words(n).capitalize()}: {sentence(summary, n)}", tuple(_doubts(summary, n))
         )
         for n in summary.clients
     ]
     first = found[0]
-    return [Verdict(first.sentence, (*_of_all(summary), *first.doubts)), *found[1:]]
+    return [ReportVerdict(first.sentence, (*_of_all(summary), *first.doubts)), *found[1:]]
 
 
 def _clients(clients: int) -> str:

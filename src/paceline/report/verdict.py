@@ -11,14 +11,14 @@ from paceline.report.words import count, long_interval, number, short_times, tit
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReportVerdict:
     """`doubts` are sentences that a reader must not miss."""
 
     sentence: str
     doubts: tuple[str, ...] = ()
 
 
-def verdicts(summary: Summary) -> list[Verdict]:
+def verdicts(summary: Summary) -> list[ReportVerdict]:
     """One for each group: times of different engines or samplings are not compared."""
     if not summary.result.runs:
         return [_nothing(summary)]
@@ -26,17 +26,17 @@ def verdicts(summary: Summary) -> list[Verdict]:
     return [_verdict(summary, group, several) for group in summary.groups]
 
 
-def _nothing(summary: Summary) -> Verdict:
+def _nothing(summary: Summary) -> ReportVerdict:
     asked, failed = len(summary.result.header.prompts), len(summary.result.failed)
     if failed and failed == asked:
-        return Verdict(f"Nothing was measured: all {count(failed, 'prompt')} failed.")
-    return Verdict("Nothing was measured: no prompt is finished in all configurations yet.")
+        return ReportVerdict(f"Nothing was measured: all {count(failed, 'prompt')} failed.")
+    return ReportVerdict("Nothing was measured: no prompt is finished in all configurations yet.")
 
 
-def _verdict(summary: Summary, group: Group, several: bool) -> Verdict:
+def _verdict(summary: Summary, group: Group, several: bool) -> ReportVerdict:
     said = _choice(summary, group)
     sentence = f"Against {group.baseline.name}: {said}" if several else said
-    return Verdict(sentence, tuple(_doubts(summary, group)))
+    return ReportVerdict(sentence, tuple(_doubts(summary, group)))
 
 
 def _choice(summary: Summary, group: Group) -> str:
