@@ -74,7 +74,7 @@ def _verdicts(summaries: Sequence[Summary | EndpointSummary]) -> Table:
     return Table(("run", "verdict"), rows, words=None)
 
 
-def _of(summary: Summary | EndpointSummary) -> list[verdict.Verdict]:
+def _of(summary: Summary | EndpointSummary) -> list[verdict.ReportVerdict]:
     if isinstance(summary, EndpointSummary):
         return endpoint_verdict.verdicts(summary)
     return verdict.verdicts(summary)
