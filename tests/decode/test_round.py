@@ -4,6 +4,7 @@ simulator and the integrations alike."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -131,6 +132,19 @@ def test_a_stop_inside_the_block_leaves_the_tokens_behind_it_unverified() -> Non
     stream.error = RuntimeError()
     ended = rules.record(turn, batch=1, verify_s=0.0, other_s=0.0)
     assert (ended.proposed, ended.accepted, ended.width) == (2, 2, 6)
+
+
+@THREE
+def test_what_is_recorded_is_what_was_committed(rounds) -> None:
+    """Each round emits its accepted tokens and one more, and scores a row for each drafted one."""
+    drafted = [one for one in rounds() if one.width > 1]
+    assert drafted
+    for one in drafted:
+        assert one.accepted <= one.proposed == one.width - 1
+        assert one.emitted == one.accepted + 1
+    everything = rounds()
+    for before, after in pairwise(everything):
+        assert after.context == before.context + before.emitted
 
 
 def test_the_drafts_a_policy_looks_at_are_opened_as_drafting() -> None:
