@@ -51,7 +51,9 @@ def generate(
         drafts = with_chains(engine, drafts, verifier or fitting_verifier(drafts))
     if max_draft_tokens and (policy is not None or not drafts):
         why = "a policy decides" if policy is not None else "there is no draft"
-        raise SettingError(f"limit is {max_draft_tokens} and {why}.", "Leave one of them out.")
+        raise SettingError(
+            f"max_draft_tokens is {max_draft_tokens} and {why}.", "Leave one of them out."
+        )
     return decoding.generate(
         engine,
         prompt,
@@ -72,7 +74,7 @@ def _policy(engine: Engine, drafts: dict[str, Draft], max_draft_tokens: int | No
         return measured_policy(engine, drafts)
     if len(drafts) > 1:
         raise SettingError(
-            f"limit is {max_draft_tokens} and {len(drafts)} drafts are on offer.",
+            f"max_draft_tokens is {max_draft_tokens} and {len(drafts)} drafts are on offer.",
             "Name one draft, or leave the limit to the policy.",
         )
     return fixed(next(iter(drafts)), max_draft_tokens)

@@ -197,9 +197,9 @@ def test_the_library_s_generate_drafts_by_itself() -> None:
     drafted = generate(engine, [1, 2], draft=drafts, stop=stop)
     assert drafted.tokens == baseline.tokens
     assert drafted.stats.drafted_rounds > 0, "a toy's rows cost nearly nothing"
-    with pytest.raises(SettingError, match="limit is 3 and there is no draft"):
+    with pytest.raises(SettingError, match="max_draft_tokens is 3 and there is no draft"):
         generate(engine, [1], max_draft_tokens=3, stop=stop)
-    with pytest.raises(SettingError, match="limit is 3 and 2 drafts are on offer"):
+    with pytest.raises(SettingError, match="max_draft_tokens is 3 and 2 drafts are on offer"):
         generate(
             engine, [1], draft={**drafts, "b": drafts["lookup"]}, max_draft_tokens=3, stop=stop
         )
