@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class PacelineError(Exception):
-    """A fault the user can mend: `fact` says what is, with the value; `hint` what to do."""
+    """A fault the user can fix: `fact` says what is, with the value; `hint` what to do."""
 
     def __init__(self, fact: str, hint: str = "") -> None:
         super().__init__(f"{fact} {hint}".strip())

@@ -26,7 +26,7 @@ PROMPT = [1, 2, 3, 1, 2]
 
 
 class HalfRight(Draft):
-    """Chosen outright: the target's own next token every other time, else another."""
+    """Deterministic: the target's own next token every other time, else another."""
 
     name = summary = "half-right"
 

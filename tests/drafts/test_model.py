@@ -33,7 +33,7 @@ def opened(draft: ModelDraft, *contexts: Context) -> None:
     draft.prefill(contexts)
 
 
-def test_greedy_proposals_are_chosen_outright_and_are_the_draft_s_own_text() -> None:
+def test_greedy_proposals_are_deterministic_and_are_the_draft_s_own_text() -> None:
     engine, target = ToyEngine(8, seed=3), ToyEngine(8, seed=4)
     draft, one = ModelDraft(engine, target), context([1, 2, 3])
     opened(draft, one)

@@ -235,7 +235,7 @@ def test_settings_speak_of_the_target_s_tokens() -> None:
         assert dict(distribution.items()) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_single_token_left_is_chosen_outright_by_the_target_s_id() -> None:
+def test_a_single_token_left_is_deterministic_by_the_target_s_id() -> None:
     for settings in (Sampling(), Sampling(temperature=1.0, top_k=1)):
         draft, one = SharedDraft(draft_model(), target()), context([1, 3], settings)
         opened(draft, one)

@@ -1,5 +1,5 @@
 """Lossy verifiers: by enumeration they really aren't exact, they keep to what they say of
-themselves, and what they tell of their departure from the target is so."""
+themselves, and what they tell of their divergence from the target is so."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def text_kl(ours: dict, baseline: dict) -> float:
 
 
 def told(verifier: Verifier, target: DistributionOf, draft: Draft) -> list:
-    """The departures told of the first position in each possible course of a round."""
+    """The divergences told of the first position in each possible course of a round."""
     found = []
 
     def one(rng: Rng) -> int:

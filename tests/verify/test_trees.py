@@ -49,7 +49,7 @@ def drawn_among_the_rest(
 
 
 def likeliest(distribution: Distribution, siblings: list[int], _: Rng) -> tuple[int, None] | None:
-    """Chosen outright, as EAGLE-2 does."""
+    """Deterministic, as EAGLE-2 does."""
     rest = [(prob, token) for token, prob in distribution.items() if token not in siblings]
     return (max(rest)[1], None) if rest else None
 

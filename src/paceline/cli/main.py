@@ -1,6 +1,6 @@
 """`paceline`: find the verb, run it, and turn errors into one line.
 
-Exit codes: 0 done; 1 a check failed or the run was interrupted; 2 a fault the user can mend; 3 the
+Exit codes: 0 done; 1 a check failed or the run was interrupted; 2 a fault the user can fix; 3 the
 drafts of a live server lose (`watch`).
 """
 

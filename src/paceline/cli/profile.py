@@ -120,10 +120,10 @@ def _load(settings: Settings, stack: ExitStack) -> tuple[Engine, dict[str, Draft
         with_room = replace(target, context=target.context or attempt)
         drafts_with_room = replace(loading, draft_context=loading.draft_context or other)
         try:
-            with ExitStack() as trial:
-                engine = trial.enter_context(with_room.load(max_sequences=max(SEQUENCES)))
-                drafts = drafts_with_room.load_all(settings.draft, engine, target.place, trial)
-                stack.push(trial.pop_all())
+            with ExitStack() as opened:
+                engine = opened.enter_context(with_room.load(max_sequences=max(SEQUENCES)))
+                drafts = drafts_with_room.load_all(settings.draft, engine, target.place, opened)
+                stack.push(opened.pop_all())
                 return engine, drafts
         except SettingError:
             if attempt is None or (target.context and loading.draft_context):

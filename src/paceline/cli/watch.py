@@ -32,7 +32,7 @@ EXAMPLES = """\
 
 EXIT_CODES = """\
 exit codes: 0 paying or breaking even; 3 losing; 1 unknown, interrupted or given
-up; 2 a fault you can mend. Of several windows the last that is known decides."""
+up; 2 a fault you can fix. Of several windows the last that is known decides."""
 
 _PATIENCE_S = 30.0
 """Behind three windows' time: a scheduled run must end, though the server doesn't answer."""

@@ -100,22 +100,22 @@ def _vocabularies(checkpoint: Checkpoint, target: Checkpoint, same: bool | None)
     own, its = checkpoint.vocabulary_size, target.vocabulary_size
     trained = checkpoint.kind != "model"
     apart = 0 if own is None or its is None else abs(own - its)
-    facts = []
+    known = []
     # transformers pairs tokens where the sizes differ, and takes equal ones for the same.
     stops = (*WHOLE, "llama-server", *(() if apart else ("transformers",)))
     if apart:
         fact = f"It was made for a vocabulary of {own:,}, and the target's has {its:,}."
-        facts.append((fact, "tokens", stops if apart > LLAMA_SPREAD else WHOLE))
+        known.append((fact, "tokens", stops if apart > LLAMA_SPREAD else WHOLE))
     if same is False:
         fact = f"Its {TOKENIZER} has other tokens than the target's."
-        facts.append((fact, "tokens by their bytes", stops))
+        known.append((fact, "tokens by their bytes", stops))
     if trained:
-        return [_other_target(fact) for fact, _, _ in facts]
+        return [_other_target(fact) for fact, _, _ in known]
     if checkpoint.map is not None:
         return []
     return [
         Problem(fact, f"Draft with it in Paceline, which pairs {what}.", stops=engines)
-        for fact, what, engines in facts
+        for fact, what, engines in known
     ]
 
 

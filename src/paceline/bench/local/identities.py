@@ -30,7 +30,7 @@ def _broken(run: Run) -> Iterator[str]:
     if run.ends and len(run.ends) != len(run.tokens):
         yield f"{len(run.ends)} tokens have an end in its text, of {len(run.tokens)}"
     if run.divergences and len(run.divergences) != len(run.tokens):
-        yield f"{len(run.divergences)} tokens have a departure, of {len(run.tokens)}"
+        yield f"{len(run.divergences)} tokens have a divergence, of {len(run.tokens)}"
     if sum(round.prefill for round in run.rounds) != min(1, len(run.rounds)):
         yield "it didn't read its prompt in exactly one round"
     context = run.prompt_tokens
