@@ -62,7 +62,7 @@ def test_a_bench_of_two_engines_becomes_a_plan(
     )
     told = capsys.readouterr()
     assert code == 0, told.err
-    assert run("plan", "--from", "b.jsonl") == 0
+    assert run("plan", "b.jsonl") == 0
     plan = capsys.readouterr().out
     assert "llamacpp" in plan
     assert "openvino" in plan
