@@ -7,10 +7,11 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from paceline.errors import DataError
-from paceline.storage import GrowingFile, whole_lines
+from paceline.storage import GrowingFile, decode_struct, whole_lines
 
 
 def test_each_line_is_there_at_once(tmp_path: Path) -> None:
@@ -81,3 +82,56 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "no" / "x.jsonl"):
         with pytest.raises(DataError, match="can't be written: .*Choose another file with -o"):
             GrowingFile.open(place)
+
+
+class Part(msgspec.Struct):
+    width: int
+
+
+class Whole(msgspec.Struct):
+    parts: list[Part]
+    bias: dict[int, float] = {}
+    kind: str = "paceline thing"
+    version: int = 2
+
+
+def read(document: object) -> Whole:
+    text = document if isinstance(document, str | bytes) else json.dumps(document)
+    return decode_struct(text, Whole, "x.json", "Make one.", kind="paceline thing", version=2)
+
+
+def test_a_document_as_a_struct() -> None:
+    found = Whole([Part(3)], {7: -1.5})
+    assert read(msgspec.json.encode(found)) == found
+    assert decode_struct({"width": 3}, Part, "x", "y") == Part(3)
+    assert decode_struct(b'{"width": 3}', Part, "x", "y") == Part(3)
+
+
+HEAD = {"kind": "paceline thing", "version": 2}
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("{", "x.json is not JSON: "),
+        (b"\xff", "x.json is not JSON: "),
+        ("[" * 100_000, "x.json is not JSON: "),
+        ('{"kind": NaN}', "x.json is not JSON: "),
+        ([1], "x.json is not a paceline thing file: it has no kind."),
+        ({"kind": "other"}, "x.json is not a paceline thing file: its kind is 'other'."),
+        (
+            HEAD | {"version": 1},
+            "x.json has version 1 of the format, and this Paceline reads version 2. "
+            "Make it again with this Paceline. Make one.",
+        ),
+        (HEAD, "x.json can't be read: Object missing required field `parts`. Make one."),
+        (
+            HEAD | {"parts": [{"width": 1}, {"width": "2"}]},
+            "x.json can't be read: parts[1].width: Expected `int`, got `str`. Make one.",
+        ),
+    ],
+)
+def test_a_document_that_is_none(document: object, said: str) -> None:
+    with pytest.raises(DataError) as error:
+        read(document)
+    assert str(error.value).startswith(said)

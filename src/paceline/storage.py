@@ -1,8 +1,8 @@
 """Files that several processes, or several runs, share.
 
-A lock that the system releases when its holder dies, so that none goes stale; and a file of JSON
-lines that grows: every line is written at once and whole, so that whatever ends a run loses
-nothing, and a second start goes on behind it.
+A lock that the system releases when its holder dies, so that none goes stale; a file of JSON lines
+that grows: every line is written at once and whole, so that whatever ends a run loses nothing, and
+a second start goes on behind it; and the one reader of JSON documents that have a kind and version.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from paceline.errors import DataError
 
 _POLL_S = 0.2
+
+T = TypeVar("T")
 
 if sys.platform == "win32":
     import msvcrt
@@ -186,3 +190,57 @@ def whole_lines(path: Path) -> list[Line]:
         return lines
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} can't be read: {error}.", "Give another file.") from None
+
+
+def decode_struct(
+    data: str | bytes | Any,
+    type: type[T],
+    name: str,
+    hint: str,
+    *,
+    kind: str | None = None,
+    version: int | None = None,
+) -> T:
+    """A JSON document as `type`, a msgspec struct or a dataclass.
+
+    data       JSON text, or its parsed value
+    name       how a message names it: a path, or "Line 3 of" one
+    hint       how such a document is made
+    kind       what `data["kind"]` must be; None for a part that has none
+    version    what `data["version"]` must be
+
+    Raises DataError: one sentence of what is wrong with it, and the hint.
+    """
+    try:
+        if isinstance(data, str | bytes):
+            if kind is None:
+                return msgspec.json.decode(data, type=type)
+            data = msgspec.json.decode(data)
+        if kind is not None:
+            _check_kind(data, name, hint, kind, version)
+        return msgspec.convert(data, type, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{name} can't be read: {_said(error)}.", hint) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DataError(f"{name} is not JSON: {error}.", hint) from None
+
+
+def _check_kind(data: Any, name: str, hint: str, kind: str, version: int | None) -> None:
+    found = data.get("kind") if isinstance(data, dict) else None
+    if found != kind:
+        of = "it has no kind" if found is None else f"its kind is {found!r:.60}"
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise DataError(f"{name} is not {article} {kind} file: {of}.", hint)
+    if version is not None and data.get("version") != version:
+        raise DataError(
+            f"{name} has version {data.get('version')!r:.20} of the format, and this Paceline "
+            f"reads version {version}.",
+            f"Make it again with this Paceline. {hint}",
+        )
+
+
+def _said(error: msgspec.ValidationError) -> str:
+    """msgspec's words after their place: "rounds[0].width: Expected `int`, got `str`"."""
+    reason, _, place = str(error).partition(" - at `$")
+    where = place.rstrip("`").lstrip(".")
+    return f"{where}: {reason}" if where else reason
