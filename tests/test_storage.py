@@ -127,7 +127,7 @@ HEAD = {"kind": "paceline thing", "version": 2}
         (HEAD, "x.json can't be read: Object missing required field `parts`. Make one."),
         (
             HEAD | {"parts": [{"width": 1}, {"width": "2"}]},
-            "x.json can't be read: parts[1].width: Expected `int`, got `str`. Make one.",
+            "x.json can't be read: parts[1].width is '2': expected `int`, got `str`. Make one.",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -220,7 +221,7 @@ def decode_struct(
             _check_kind(data, name, hint, kind, version)
         return msgspec.convert(data, type, str_keys=True)
     except msgspec.ValidationError as error:
-        raise DataError(f"{name} can't be read: {_said(error)}.", hint) from None
+        raise DataError(f"{name} can't be read: {_said(error, data)}.", hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"{name} is not JSON: {error}.", hint) from None
 
@@ -239,8 +240,25 @@ def _check_kind(data: Any, name: str, hint: str, kind: str, version: int | None)
         )
 
 
-def _said(error: msgspec.ValidationError) -> str:
-    """msgspec's words after their place: "rounds[0].width: Expected `int`, got `str`"."""
+def _said(error: msgspec.ValidationError, data: Any) -> str:
+    """msgspec's words after the place, and the value there where it is short: "rounds[0].width is
+    0: expected `int` >= 1"."""
     reason, _, place = str(error).partition(" - at `$")
     where = place.rstrip("`").lstrip(".")
+    reason = reason.replace("Expected", "expected", 1) if where else reason
+    value = _value_at(data, where)
+    if value is not None and not isinstance(value, Mapping | list):
+        where = f"{where} is {value!r:.60}"
     return f"{where}: {reason}" if where else reason
+
+
+def _value_at(data: Any, where: str) -> Any:
+    """None where the place isn't one value: msgspec calls the values of a mapping `[...]`."""
+    try:
+        if isinstance(data, str | bytes):
+            data = msgspec.json.decode(data)
+        for key in re.findall(r"[^.\[\]]+", where):
+            data = data[int(key) if isinstance(data, list) else key]
+    except (LookupError, ValueError, TypeError):
+        return None
+    return data

@@ -282,7 +282,7 @@ FALLING = steps((1, 8, 4), (9, 32, 2), (33, None, 0))
 
 
 def test_vllm_takes_the_schedule() -> None:
-    config = exported("vllm", plan("eagle3", schedule=FALLING, max_draft_tokens=2)).config
+    config = exported("vllm", plan("eagle3", schedule=FALLING)).config
     assert config["num_speculative_tokens"] == 4
     assert config["num_speculative_tokens_per_batch_size"] == [[1, 8, 4], [9, 32, 2], [33, 33, 0]]
 

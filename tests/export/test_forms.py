@@ -188,7 +188,7 @@ def test_a_file_that_is_no_plan_is_refused(
     path = tmp_path / "no.json"
     path.write_text("{}")
     assert main(["export", "vllm", str(path)]) == 2
-    assert "is no plan" in capsys.readouterr().err
+    assert "is not a paceline plan file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["kubernetes", "dynamo"])

@@ -44,7 +44,7 @@ def plan(needed: float | None = 1.8, **how: Any) -> PlanDocument:
         expected=Expected(acceptance_at=(0.6, 0.36, 0.22, 0.13), break_even_tokens=needed),
         measured=Measurement(source="bench"),
     )
-    return replace(made, **how)
+    return msgspec.structs.replace(made, **how)
 
 
 def crowded(one: Window, times: float) -> Window:

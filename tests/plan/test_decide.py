@@ -21,7 +21,7 @@ from paceline.engines.load import load
 from paceline.errors import DataError, SettingError
 from paceline.plan import decide_parts
 from paceline.plan.decide import decide
-from paceline.plan.document import PlanDocument, plan_from_json
+from paceline.plan.document import PlanDocument, decode_plan
 from paceline.types import Round, Sampling
 
 TARGET = {
@@ -129,7 +129,7 @@ def paced(*gains: Described | tuple[Described, Sequence[float]], **changes: Any)
 
 def checked(plan: PlanDocument) -> PlanDocument:
     """One that its own reader takes, and gives back as it is."""
-    assert plan_from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    assert decode_plan(json.dumps(plan.as_json())) == plan
     return plan
 
 

@@ -10,7 +10,7 @@ import pytest
 from paceline.errors import SettingError
 from paceline.plan.break_even import make_plan
 from paceline.plan.decide_costs import decide_costs
-from paceline.plan.document import PlanDocument, plan_from_json
+from paceline.plan.document import PlanDocument, decode_plan
 from paceline.policy.adaptive import Source
 from paceline.policy.break_even import speed_up
 from paceline.policy.costs import Costs, Point
@@ -49,7 +49,7 @@ def decided(
     free = {"lookup": Source("lookup", previewable=True, has_confidence=True)}
     sources = [free.get(name) or Source(name, costs=DRAFTS[name]) for name in names]
     plan = decide_costs(make_plan(costs, sources, acceptances), TARGET, FACTS, file="c.json")
-    assert plan_from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    assert decode_plan(json.dumps(plan.as_json())) == plan
     return plan
 
 

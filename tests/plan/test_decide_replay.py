@@ -13,7 +13,7 @@ from paceline.drafts.create import create_draft
 from paceline.engines.load import load
 from paceline.errors import DataError, SettingError
 from paceline.plan.decide_replay import decide_replay
-from paceline.plan.document import PlanDocument, Step, plan_from_json
+from paceline.plan.document import PlanDocument, Step, decode_plan
 from paceline.policy.costs import Costs, Point
 from paceline.simulate.fixed_limits import Answers
 from paceline.simulate.record import sources_of
@@ -98,7 +98,7 @@ def document(
 
 
 def checked(plan: PlanDocument) -> PlanDocument:
-    assert plan_from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    assert decode_plan(json.dumps(plan.as_json())) == plan
     return plan
 
 

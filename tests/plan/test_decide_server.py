@@ -20,7 +20,7 @@ from paceline.bench.server.result import (
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
 from paceline.plan.decide_server import decide_endpoint
-from paceline.plan.document import PlanDocument, PlannedDraft, Step, plan_from_json
+from paceline.plan.document import PlanDocument, PlannedDraft, Step, decode_plan
 
 DRAFT = PlannedDraft(kind="model", name="owner/draft", model="owner/draft")
 SERVER = {"url": "http://h:1/v1", "model": "big", "server": "vLLM", "version": "0.32.0"}
@@ -107,7 +107,7 @@ def live(
 
 
 def checked(plan: PlanDocument) -> PlanDocument:
-    assert plan_from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    assert decode_plan(json.dumps(plan.as_json())) == plan
     return plan
 
 

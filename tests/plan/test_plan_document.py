@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 from paceline.errors import DataError
-from paceline.plan import document as plan_document
 from paceline.plan.document import (
     Expected,
     Gain,
@@ -20,7 +19,7 @@ from paceline.plan.document import (
     Step,
     Target,
     calls_itself_plan,
-    plan_from_json,
+    decode_plan,
     read_plan,
 )
 
@@ -96,16 +95,15 @@ def test_what_is_written_is_read(tmp_path: Path, plan: PlanDocument) -> None:
 
 
 def test_fields_with_a_default_may_be_left_out() -> None:
-    found = plan_from_json(
-        {
-            "kind": "paceline plan",
-            "version": 2,
-            "target": {"name": "t", "engine": "vLLM"},
-            "draft": {"kind": "ngram", "name": "ngram"},
-            "max_draft_tokens": 4,
-            "measured": {"source": "costs"},
-        }
-    )
+    document = {
+        "kind": "paceline plan",
+        "version": 2,
+        "target": {"name": "t", "engine": "vLLM"},
+        "draft": {"kind": "ngram", "name": "ngram"},
+        "max_draft_tokens": 4,
+        "measured": {"source": "costs"},
+    }
+    found = decode_plan(json.dumps(document))
     assert found.draft == PlannedDraft(kind="ngram", name="ngram")
     assert found.expected == Expected()
     assert found.measured.exact
@@ -124,11 +122,7 @@ def test_fields_with_a_default_may_be_left_out() -> None:
     ],
 )
 def test_a_field_without_a_default_is_missed_by_name(made: type, where: str) -> None:
-    needed = [
-        one.name
-        for one in fields(made)
-        if one.default is MISSING and one.default_factory is MISSING
-    ]
+    needed = [one.name for one in fields(made) if one.required]
     assert needed
     for name in needed:
         found = changed(f"{where}{name}", None)
@@ -136,8 +130,8 @@ def test_a_field_without_a_default_is_missed_by_name(made: type, where: str) -> 
         for key in where.split(".")[:-1]:
             inner = inner[int(key) if isinstance(inner, list) else key]
         del inner[name]
-        with pytest.raises(DataError, match=rf"{name} is missing"):
-            plan_from_json(found)
+        with pytest.raises(DataError, match=rf"missing required field `{name}`"):
+            decode_plan(json.dumps(found))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +139,8 @@ def test_a_field_without_a_default_is_missed_by_name(made: type, where: str) -> 
     ["", "target.", "draft.", "expected.", "expected.gain.", "measured.", "schedule.1."],
 )
 def test_an_unknown_field_is_refused_by_name(where: str) -> None:
-    with pytest.raises(DataError, match=r"limits is not a field of version 2"):
-        plan_from_json(changed(f"{where}limits", 3))
+    with pytest.raises(DataError, match=r"unknown field `limits`"):
+        decode_plan(json.dumps(changed(f"{where}limits", 3)))
 
 
 def every_field() -> list[str]:
@@ -160,78 +154,119 @@ def every_field() -> list[str]:
         "expected.gain_by_category.code": Gain,
         "schedule.0": Step,
     }
-    return [one.name for one in fields(PlanDocument)] + [
+    return [one.name for one in fields(PlanDocument) if one.name not in ("kind", "version")] + [
         f"{where}.{one.name}" for where, made in inner.items() for one in fields(made)
     ]
-
-
-class Wrong:
-    """No value of JSON's that any field takes, but of its type."""
 
 
 @pytest.mark.parametrize("path", every_field())
 def test_every_field_of_another_type_is_refused_by_name(path: str) -> None:
     last = path.split(".")[-1]
-    for value in (Wrong(), {"a": Wrong()}, [Wrong()]):
+    wrong = [[True]]
+    for value in (wrong, {"a": wrong}, [wrong]):
         if isinstance(value, dict) and last in ("machine", "workload", "sampling", "settings"):
             continue  # an object of whatever there is
         with pytest.raises(DataError, match=last):
-            plan_from_json(changed(path, value))
+            decode_plan(json.dumps(changed(path, value)))
 
 
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("target.name", "", "target.name is empty"),
-        ("target.engine", "", "target.engine is empty"),
-        ("target.path", "", "target.path is empty"),
-        ("target.path", 5, "target.path is 5, not a text"),
-        ("target.vocabulary_size", 0, "target.vocabulary_size is 0, below 1"),
-        ("target.vocabulary_size", 1.5, "target.vocabulary_size is 1.5, not a whole number"),
-        ("draft.kind", "eagle5", "draft.kind is 'eagle5', not one of lookup,"),
-        ("draft.model", "", "draft.model is empty"),
-        ("draft.settings", ["a"], "draft.settings is ['a'], not an object"),
+        ("target.name", "", "target.name is '': expected `str` of length >= 1"),
+        ("target.engine", "", "target.engine is '': expected `str` of length >= 1"),
+        ("target.path", "", "target.path is '': expected `str` of length >= 1"),
+        ("target.path", 5, "target.path is 5: expected `str | null`, got `int`"),
+        ("target.vocabulary_size", 0, "target.vocabulary_size is 0: expected `int` >= 1"),
+        (
+            "target.vocabulary_size",
+            1.5,
+            "target.vocabulary_size is 1.5: expected `int | null`, got `float`",
+        ),
+        ("draft.kind", "eagle5", "draft: kind is 'eagle5', not one of lookup,"),
+        ("draft.model", "", "draft.model is '': expected `str` of length >= 1"),
+        ("draft.settings", ["a"], "draft.settings: expected `object`, got `array`"),
         ("max_draft_tokens", 0, "max_draft_tokens is 0, below 1"),
-        ("max_draft_tokens", True, "max_draft_tokens is True, not a whole number"),
-        ("max_draft_tokens", "7", "max_draft_tokens is '7', not a whole number"),
+        ("max_draft_tokens", True, "max_draft_tokens is True: expected `int | null`, got `bool`"),
+        ("max_draft_tokens", "7", "max_draft_tokens is '7': expected `int | null`, got `str`"),
         ("max_draft_tokens", 6, "schedule.max_draft_tokens is 7, above max_draft_tokens 6"),
-        ("draft", None, "there is no draft, and limit is not 0"),
-        ("mean_draft_tokens", -1, "mean_draft_tokens is -1, below 0"),
+        ("draft", None, "there is no draft, and max_draft_tokens is not 0"),
+        ("mean_draft_tokens", -1, "mean_draft_tokens is -1: expected `float` >= 0.0"),
         ("schedule.0.from_batch", 2, "schedule begins at a batch of 2, not 1"),
-        ("schedule.0.to_batch", 0, "schedule goes from 1 to 0"),
+        ("schedule.0.to_batch", 0, "schedule[0]: a step goes from 1 to 0"),
         ("schedule.1.from_batch", 6, "schedule doesn't go on from 4 to 6"),
         ("schedule.1.from_batch", 4, "schedule doesn't go on from 4 to 4"),
         ("schedule.1.to_batch", None, "schedule doesn't go on from None to 17"),
-        ("schedule.2.max_draft_tokens", -1, "schedule.max_draft_tokens is -1, below 0"),
-        ("schedule", {}, "schedule is {}, not a list"),
-        ("schedule", 0, "schedule is 0, not a list"),
-        ("expected", [], "expected is [], not an object"),
-        ("expected.acceptance_at.1", 1.1, "expected.acceptance_at[1] is 1.1, not from 0 to 1"),
-        ("expected.acceptance_at.0", -0.1, "expected.acceptance_at[0] is -0.1, not from 0 to 1"),
-        ("expected.acceptance_at.0", None, "expected.acceptance_at[0] is None, not a number"),
-        ("expected.acceptance_rate", 1.2, "expected.acceptance_rate is 1.2, not from 0 to 1"),
-        ("expected.tokens_per_round", -1, "expected.tokens_per_round is -1, below 0"),
-        ("expected.tokens_per_drafted_round", -1, "tokens_per_drafted_round is -1, below 0"),
-        ("expected.break_even_tokens", -1, "expected.break_even_tokens is -1, below 0"),
-        ("expected.gain.value", 0, "expected.gain.value is 0, not above 0"),
-        ("expected.gain.low", None, "expected.gain has one end of an interval"),
-        ("expected.gain.low", 2.0, "expected.gain has an interval from 2.0 to 1.8"),
-        ("expected.gain_by_category.chat.value", -1, "gain_by_category.chat.value is -1"),
-        ("expected.gain_by_category", [], "expected.gain_by_category is [], not an object"),
-        ("measured", None, "measured is None, not an object"),
-        ("measured.source", "rumour", "measured.source is 'rumour', not one of bench, replay,"),
-        ("measured.prompts", -1, "measured.prompts is -1, below 0"),
-        ("measured.tokens", -1, "measured.tokens is -1, below 0"),
-        ("measured.batch", 0, "measured.batch is 0, below 1"),
-        ("measured.exact", 1, "measured.exact is 1, not true or false"),
-        ("notes", "Worst", "notes is 'Worst', not a list"),
-        ("notes.0", 5, "notes[0] is 5, not a text"),
+        (
+            "schedule.2.max_draft_tokens",
+            -1,
+            "schedule[2].max_draft_tokens is -1: expected `int` >= 0",
+        ),
+        ("schedule", {}, "schedule: expected `array`, got `object`"),
+        ("schedule", 0, "schedule is 0: expected `array`, got `int`"),
+        ("expected", [], "expected: expected `object`, got `array`"),
+        (
+            "expected.acceptance_at.1",
+            1.1,
+            "expected.acceptance_at[1] is 1.1: expected `float` <= 1.0",
+        ),
+        (
+            "expected.acceptance_at.0",
+            -0.1,
+            "expected.acceptance_at[0] is -0.1: expected `float` >= 0.0",
+        ),
+        (
+            "expected.acceptance_at.0",
+            None,
+            "expected.acceptance_at[0]: expected `float`, got `null`",
+        ),
+        (
+            "expected.acceptance_rate",
+            1.2,
+            "expected.acceptance_rate is 1.2: expected `float` <= 1.0",
+        ),
+        (
+            "expected.tokens_per_round",
+            -1,
+            "expected.tokens_per_round is -1: expected `float` >= 0.0",
+        ),
+        (
+            "expected.tokens_per_drafted_round",
+            -1,
+            "tokens_per_drafted_round is -1: expected `float` >= 0.0",
+        ),
+        (
+            "expected.break_even_tokens",
+            -1,
+            "expected.break_even_tokens is -1: expected `float` >= 0.0",
+        ),
+        ("expected.gain.value", 0, "expected.gain.value is 0: expected `float` > 0.0"),
+        ("expected.gain.low", None, "expected.gain: it has one end of an interval"),
+        ("expected.gain.low", 2.0, "expected.gain: it has an interval from 2.0 to 1.8"),
+        (
+            "expected.gain_by_category.chat.value",
+            -1,
+            "expected.gain_by_category[...].value: expected `float` > 0.0",
+        ),
+        (
+            "expected.gain_by_category",
+            [],
+            "expected.gain_by_category: expected `object`, got `array`",
+        ),
+        ("measured", None, "measured: expected `object`, got `null`"),
+        ("measured.source", "rumour", "measured: source is 'rumour', not one of bench, replay,"),
+        ("measured.prompts", -1, "measured.prompts is -1: expected `int` >= 0"),
+        ("measured.tokens", -1, "measured.tokens is -1: expected `int` >= 0"),
+        ("measured.batch", 0, "measured.batch is 0: expected `int` >= 1"),
+        ("measured.exact", 1, "measured.exact is 1: expected `bool`, got `int`"),
+        ("notes", "Worst", "notes is 'Worst': expected `array`, got `str`"),
+        ("notes.0", 5, "notes[0] is 5: expected `str`, got `int`"),
     ],
 )
 def test_what_is_out_of_range_is_named_with_its_value(path: str, value: Any, said: str) -> None:
     with pytest.raises(DataError) as raised:
-        plan_from_json(changed(path, value), "plan.json")
-    assert str(raised.value).startswith("plan.json can't be used: ")
+        decode_plan(json.dumps(changed(path, value)), "plan.json")
+    assert str(raised.value).startswith("plan.json can't be read: ")
     assert said in str(raised.value)
 
 
@@ -240,23 +275,32 @@ def test_without_a_draft_the_schedule_has_none_either() -> None:
         "schedule": [{"from_batch": 1, "to_batch": None, "max_draft_tokens": 3}]
     }
     with pytest.raises(DataError, match="there is no draft"):
-        plan_from_json(found)
+        decode_plan(json.dumps(found))
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ({"kind": "paceline costs"}, "plan.json is no plan but a 'paceline costs'."),
-        ([], "plan.json is no plan but something else."),
-        ({}, "plan.json is no plan but something else."),
-        ("text", "plan.json is no plan but something else."),
-        ({"kind": "paceline plan", "version": 1}, "is a plan of version 1, and this Paceline"),
-        ({"kind": "paceline plan"}, "is a plan of version None, and this Paceline reads"),
+        (
+            {"kind": "paceline costs"},
+            "plan.json is not a paceline plan file: its kind is 'paceline costs'.",
+        ),
+        ([], "plan.json is not a paceline plan file: it has no kind."),
+        ({}, "plan.json is not a paceline plan file: it has no kind."),
+        ("text", "plan.json is not a paceline plan file: it has no kind."),
+        (
+            {"kind": "paceline plan", "version": 1},
+            "plan.json has version 1 of the format, and this Paceline reads version 2.",
+        ),
+        (
+            {"kind": "paceline plan"},
+            "plan.json has version None of the format, and this Paceline reads",
+        ),
     ],
 )
 def test_another_kind_or_version_is_said(found: Any, said: str) -> None:
     with pytest.raises(DataError) as raised:
-        plan_from_json(found, "plan.json")
+        decode_plan(json.dumps(found), "plan.json")
     assert said in str(raised.value)
 
 
@@ -267,35 +311,24 @@ def test_files_that_hold_no_plan(tmp_path: Path) -> None:
     text = json.dumps(PLAN.as_json())
     for end in (0, 1, 100, len(text) - 1):
         path.write_text(text[:end], encoding="utf-8")
-        with pytest.raises(DataError, match="is no JSON"):
+        with pytest.raises(DataError, match="is not JSON"):
             read_plan(path)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="is no JSON"):
+    with pytest.raises(DataError, match="is not JSON"):
         read_plan(path)
     for number in ("NaN", "Infinity", "-Infinity"):
         path.write_text(text.replace("2.3", number), encoding="utf-8")
-        with pytest.raises(DataError, match=f"is no JSON: {number} is no number"):
+        with pytest.raises(DataError, match="is not JSON"):
             read_plan(path)
 
 
-def test_a_number_that_is_none_is_refused_in_a_document_too() -> None:
-    for path in ("mean_draft_tokens", "expected.break_even_tokens", "expected.gain.value"):
-        with pytest.raises(DataError, match="is nan, not a number"):
-            plan_from_json(changed(path, float("nan")))
-
-
 def test_a_number_too_large_for_a_float_and_too_deep_a_nest_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="mean_draft_tokens is 10+, not a number"):
-        plan_from_json(changed("mean_draft_tokens", 10**400))
+    with pytest.raises(DataError, match="mean_draft_tokens|Number out of range"):
+        decode_plan(json.dumps(changed("mean_draft_tokens", 10**400)))
     path = tmp_path / "plan.json"
     path.write_text("[" * 200_000, encoding="utf-8")
-    with pytest.raises(DataError, match="is nested too deeply"):
+    with pytest.raises(DataError, match="is not JSON"):
         read_plan(path)
-    deep: Any = []
-    for _ in range(200_000):
-        deep = [deep]
-    with pytest.raises(DataError, match="is nested too deeply"):
-        plan_from_json(changed("max_draft_tokens", deep))
 
 
 def test_a_file_that_says_it_is_a_plan_is_one_though_it_cant_be_read(tmp_path: Path) -> None:
@@ -315,13 +348,6 @@ def test_a_file_that_says_it_is_a_plan_is_one_though_it_cant_be_read(tmp_path: P
         assert calls_itself_plan(path) == (content in ours), content[:50]
     path.write_bytes(b"\xff\xfe\x00")
     assert not calls_itself_plan(path)
-
-
-def test_every_type_of_a_field_can_be_read() -> None:
-    """A field whose type has no reader would fail on a plan that has it, and on no other."""
-    made = (PlanDocument, Target, PlannedDraft, Step, Gain, Expected, Measurement)
-    types = {str(one.type) for each in made for one in fields(each)}
-    assert types == set(plan_document._READ)
 
 
 def test_where_it_cant_be_written_is_said(tmp_path: Path) -> None:

@@ -7,17 +7,19 @@ watch` holds a live server against it.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct, field, to_builtins
 
 from paceline.errors import DataError
+from paceline.storage import decode_struct
 
-KIND, VERSION = "paceline plan", 2
+KIND: Final = "paceline plan"
+VERSION: Final = 2
 
 SOURCES = ("bench", "replay", "costs", "endpoint")
 """Where evidence comes from: real decoding, answers replayed, costs alone, live servers."""
@@ -45,8 +47,18 @@ DRAFT_KINDS = (
 `settings["drafts"]` lists them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+Text = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=1)]
+Amount = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a plan: what a file must not have otherwise is checked when it is read."""
+
+
+class Target(_Part, frozen=True, kw_only=True):
     """The model that is decoded.
 
     name              as the user named it
@@ -54,18 +66,17 @@ class Target:
     engine            what decoded it: `llamacpp`, `transformers`, or a server's name
     vocabulary_size   rows of its logits
     vocabulary_hash   of its tokens' names, trailing padding left out: equal hashes are equal
-                      vocabularies (`measure.model_metadata`)
+                      vocabularies
     """
 
-    name: str
-    engine: str
-    path: str | None = None
-    vocabulary_size: int | None = None
-    vocabulary_hash: str | None = None
+    name: Text
+    engine: Text
+    path: Text | None = None
+    vocabulary_size: Size | None = None
+    vocabulary_hash: Text | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedDraft:
+class PlannedDraft(_Part, frozen=True, kw_only=True):
     """What proposes.
 
     kind              one of `DRAFT_KINDS`
@@ -78,35 +89,45 @@ class PlannedDraft:
     """
 
     kind: str
-    name: str
-    model: str | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    vocabulary_size: int | None = None
-    vocabulary_hash: str | None = None
+    name: Text
+    model: Text | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    vocabulary_size: Size | None = None
+    vocabulary_hash: Text | None = None
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, DRAFT_KINDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Of a schedule by batch size: from so many sequences on, up to so many (None: and more), the
-    limit. Limit 0 is ordinary decoding."""
+class Step(_Part, frozen=True, kw_only=True):
+    """Of a schedule: `max_draft_tokens` from a batch of so many sequences up to so many (None: and
+    more). 0 is ordinary decoding."""
 
-    from_batch: int
+    from_batch: Size
     to_batch: int | None
-    max_draft_tokens: int
+    max_draft_tokens: Count
+
+    def __post_init__(self) -> None:
+        if self.to_batch is not None and self.to_batch < self.from_batch:
+            raise ValueError(f"a step goes from {self.from_batch} to {self.to_batch}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
+class Gain(_Part, frozen=True, kw_only=True):
     """Speedup: time per token without the draft over that with it, with its 95 % interval where
     there is one. Predicted, not measured, where the evidence is costs or a replay."""
 
-    value: float
+    value: Annotated[float, Meta(gt=0)]
     low: float | None = None
     high: float | None = None
 
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("it has one end of an interval")
+        if self.low is not None and self.high is not None and not self.low <= self.high:
+            raise ValueError(f"it has an interval from {self.low!r} to {self.high!r}")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+
+class Expected(_Part, frozen=True, kw_only=True):
     """What a server that runs the plan should show under the conditions that were measured.
 
     acceptance_at         by position, the share of all drafted rounds whose token there was
@@ -114,32 +135,31 @@ class Expected:
                           if unknown. Acceptance has the same counts over the rounds that offered so
                           many tokens, which are fewer where a draft offers less than its limit
     tokens_per_round      emitted over all rounds, bonus included
-    tokens_per_drafted_round   1 + accepted / drafted rounds, those that verified a draft: what
-                          vLLM's and llama.cpp's counters show
+    tokens_per_drafted_round   mean accepted length τ, 1 + accepted / drafted rounds: what vLLM's
+                          and llama.cpp's counters show
     acceptance_rate       accepted / proposed, pooled
     break_even_tokens     tokens per drafted round from which drafting pays at this limit and
-                          `measured.batch`: seconds of a drafted round over those of a plain one
+                          `measured.batch`: seconds of a drafted round over those of another
     gain                  overall, and by category
     """
 
-    acceptance_at: tuple[float, ...] = ()
-    tokens_per_round: float | None = None
-    tokens_per_drafted_round: float | None = None
-    acceptance_rate: float | None = None
-    break_even_tokens: float | None = None
+    acceptance_at: tuple[Share, ...] = ()
+    tokens_per_round: Amount | None = None
+    tokens_per_drafted_round: Amount | None = None
+    acceptance_rate: Share | None = None
+    break_even_tokens: Amount | None = None
     gain: Gain | None = None
-    gain_by_category: Mapping[str, Gain] = field(default_factory=dict)
+    gain_by_category: dict[str, Gain] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
+class Measurement(_Part, frozen=True, kw_only=True):
     """The conditions that the evidence holds for.
 
     source        one of `SOURCES`
     file          its name
     when          ISO 8601, with offset; empty if unknown
-    machine       facts of the machine (or of the costs) that were measured
-    workload      facts of the prompts
+    machine       metadata of the machine (or of the costs) that were measured
+    workload      metadata of the prompts
     sampling      temperature and the like
     prompts       how many, and `tokens` that they were decoded to, first ones left out
     batch         sequences decoded together; 1 in a bench
@@ -151,43 +171,70 @@ class Measurement:
     source: str
     file: str | None = None
     when: str = ""
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    workload: Mapping[str, Any] = field(default_factory=dict)
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    prompts: int = 0
-    tokens: int = 0
-    batch: int = 1
+    machine: dict[str, Any] = field(default_factory=dict)
+    workload: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
+    prompts: Count = 0
+    tokens: Count = 0
+    batch: Size = 1
     exact: bool = True
     configuration: str | None = None
     verifier: str | None = None
 
+    def __post_init__(self) -> None:
+        _one_of("source", self.source, SOURCES)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanDocument:
+
+class PlanDocument(_Part, frozen=True, kw_only=True):
     """A decision about a draft that can travel.
 
-    draft      None: decode plainly
+    draft      None: ordinary decoding
     max_draft_tokens      most drafted tokens in a round; None: our policy chose per round. 0
                           without a draft
-    mean_limit tokens proposed per drafted round, for engines that want one fixed number where our
-               policy chose
+    mean_draft_tokens     proposed per drafted round, for engines that want one fixed number where
+                          our policy chose
     schedule   by batch size, where it is known; steps are in order, begin at 1, leave no gap, and
                none is above `max_draft_tokens`. The last one ends where evidence ends, or at None:
                and more
-    notes    what a reader must know, a sentence each
+    notes      what a reader must know, a sentence each
     """
 
+    kind: Literal["paceline plan"] = KIND
+    version: Literal[2] = VERSION
     target: Target
     draft: PlannedDraft | None
-    max_draft_tokens: int | None
-    mean_draft_tokens: float | None = None
+    max_draft_tokens: Count | None
+    mean_draft_tokens: Amount | None = None
     schedule: tuple[Step, ...] = ()
     expected: Expected = field(default_factory=Expected)
     measured: Measurement
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.draft is None:
+            if self.max_draft_tokens != 0 or any(step.max_draft_tokens for step in self.schedule):
+                raise ValueError("there is no draft, and max_draft_tokens is not 0")
+        elif self.max_draft_tokens == 0:
+            raise ValueError("max_draft_tokens is 0, below 1, and there is a draft")
+        if self.schedule and self.schedule[0].from_batch != 1:
+            raise ValueError(f"schedule begins at a batch of {self.schedule[0].from_batch}, not 1")
+        most = self.max_draft_tokens
+        for step in self.schedule:
+            if most is not None and step.max_draft_tokens > most:
+                raise ValueError(
+                    f"schedule.max_draft_tokens is {step.max_draft_tokens}, above "
+                    f"max_draft_tokens {most}"
+                )
+        for before, after in pairwise(self.schedule):
+            if before.to_batch is None or after.from_batch != before.to_batch + 1:
+                raise ValueError(
+                    f"schedule doesn't go on from {before.to_batch} to {after.from_batch}"
+                )
+
     def as_json(self) -> dict[str, Any]:
-        return {"kind": KIND, "version": VERSION, **asdict(self)}
+        """What `decode_plan` reads."""
+        document: dict[str, Any] = to_builtins(self)
+        return document
 
     def write(self, path: Path) -> None:
         """Raises DataError where it can't be written."""
@@ -200,18 +247,24 @@ class PlanDocument:
             ) from None
 
 
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
+
+
 def read_plan(path: Path) -> PlanDocument:
     """A plan from its file. Raises DataError for a file that is none, or one of another version,
     and names the field that is missing, unknown or out of range."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
+        return decode_plan(path.read_bytes(), str(path))
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}.", "Name a plan's file.") from None
-    except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}.", _MAKE) from None
-    except RecursionError:
-        raise DataError(f"{path} is nested too deeply.", _MAKE) from None
-    return plan_from_json(document, str(path))
+
+
+def decode_plan(text: str | bytes, name: str = "The plan") -> PlanDocument:
+    """The same from a file's text."""
+    hint = "Make one with `paceline plan … -o plan.json`."
+    return decode_struct(text, PlanDocument, name, hint, kind=KIND, version=VERSION)
 
 
 def calls_itself_plan(path: Path) -> bool:
@@ -226,213 +279,3 @@ def calls_itself_plan(path: Path) -> bool:
     except (ValueError, RecursionError):
         return re.match(rf'\s*{{\s*"kind"\s*:\s*"{KIND}"', text) is not None
     return isinstance(document, Mapping) and document.get("kind") == KIND
-
-
-_MAKE = "Make one with `paceline plan … -o plan.json`."
-
-
-def _no_number(written: str) -> NoReturn:
-    raise ValueError(f"{written} is no number")
-
-
-def plan_from_json(document: object, name: str = "The plan") -> PlanDocument:
-    """The same from a document that is read already."""
-    if not isinstance(document, Mapping) or document.get("kind") != KIND:
-        found = document.get("kind") if isinstance(document, Mapping) else None
-        what = f"a {found!r}" if found else "something else"
-        raise DataError(f"{name} is no plan but {what}.", _MAKE)
-    if document.get("version") != VERSION:
-        raise DataError(
-            f"{name} is a plan of version {document.get('version')}, and this Paceline reads "
-            f"version {VERSION}.",
-            "Make it again with this Paceline, or use the Paceline that made it.",
-        )
-    body = {key: value for key, value in document.items() if key not in ("kind", "version")}
-    try:
-        plan = _made(PlanDocument, body, "")
-        _check(plan)
-    except _Fault as fault:
-        raise DataError(f"{name} can't be used: {fault}.", _MAKE) from None
-    except RecursionError:
-        raise DataError(f"{name} is nested too deeply.", _MAKE) from None
-    return plan
-
-
-# Types, read from the classes above.
-
-
-class _Fault(Exception):
-    """What is wrong with a document, without its name."""
-
-
-_Made = TypeVar("_Made")
-_Read = Callable[[Any, str], Any]
-
-
-def _made(made: type[_Made], values: object, where: str) -> _Made:
-    """An object of a class from its fields. `where` is its own name."""
-    if not isinstance(values, Mapping):
-        raise _Fault(f"{where} is {values!r}, not an object")
-    inside = f"{where}." if where else ""
-    known = {one.name: one for one in fields(made)}  # type: ignore[arg-type]
-    for key in values:
-        if key not in known:
-            raise _Fault(f"{inside}{key} is not a field of version {VERSION}")
-    found = {}
-    for name, one in known.items():
-        if name in values:
-            found[name] = _READ[str(one.type)](values[name], f"{inside}{name}")
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise _Fault(f"{inside}{name} is missing")
-    return made(**found)
-
-
-def _baseline(holds: Callable[[Any], bool], wanted: str) -> _Read:
-    def read(value: Any, where: str) -> Any:
-        if not holds(value):
-            raise _Fault(f"{where} is {value!r}, not {wanted}")
-        return value
-
-    return read
-
-
-def _or_none(read: _Read) -> _Read:
-    return lambda value, where: None if value is None else read(value, where)
-
-
-def _list_of(read: _Read) -> _Read:
-    def read_all(values: Any, where: str) -> Any:
-        if not isinstance(values, list | tuple):
-            raise _Fault(f"{where} is {values!r}, not a list")
-        return tuple(read(value, f"{where}[{at}]") for at, value in enumerate(values))
-
-    return read_all
-
-
-def _mapping_of(read: _Read) -> _Read:
-    def read_all(values: Any, where: str) -> Any:
-        if not isinstance(values, Mapping):
-            raise _Fault(f"{where} is {values!r}, not an object")
-        return {str(key): read(value, f"{where}.{key}") for key, value in values.items()}
-
-    return read_all
-
-
-def _object(made: type) -> _Read:
-    return lambda values, where: _made(made, values, where)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # of a whole number that no float holds
-        return False
-
-
-_TEXT = _baseline(lambda value: isinstance(value, str), "a text")
-_WHOLE = _baseline(_is_whole, "a whole number")
-_NUMBER = _baseline(_is_number, "a number")
-_READ: Mapping[str, _Read] = {
-    "str": _TEXT,
-    "str | None": _or_none(_TEXT),
-    "int": _WHOLE,
-    "int | None": _or_none(_WHOLE),
-    "float": _NUMBER,
-    "float | None": _or_none(_NUMBER),
-    "bool": _baseline(lambda value: isinstance(value, bool), "true or false"),
-    "tuple[float, ...]": _list_of(_NUMBER),
-    "tuple[str, ...]": _list_of(_TEXT),
-    "Mapping[str, Any]": _mapping_of(lambda value, _: value),
-    "Target": _object(Target),
-    "PlannedDraft | None": _or_none(_object(PlannedDraft)),
-    "tuple[Step, ...]": _list_of(_object(Step)),
-    "Expected": _object(Expected),
-    "Measurement": _object(Measurement),
-    "Gain | None": _or_none(_object(Gain)),
-    "Mapping[str, Gain]": _mapping_of(_object(Gain)),
-}
-"""How a field is read, by its type as it is written above."""
-
-
-# Ranges, and what must fit together.
-
-
-def _check(plan: PlanDocument) -> None:
-    draft, measured = plan.draft, plan.measured
-    _named(plan.target, "target", "name", "engine", "path", "vocabulary_hash")
-    _at_least(1, "target.vocabulary_size", plan.target.vocabulary_size)
-    if draft is not None:
-        _named(draft, "draft", "kind", "name", "model", "vocabulary_hash")
-        _at_least(1, "draft.vocabulary_size", draft.vocabulary_size)
-        _one_of("draft.kind", draft.kind, DRAFT_KINDS)
-    elif plan.max_draft_tokens != 0 or any(step.max_draft_tokens for step in plan.schedule):
-        raise _Fault("there is no draft, and limit is not 0")
-    _at_least(0 if draft is None else 1, "max_draft_tokens", plan.max_draft_tokens)
-    _at_least(0, "mean_draft_tokens", plan.mean_draft_tokens)
-    _one_of("measured.source", measured.source, SOURCES)
-    for name in ("prompts", "tokens"):
-        _at_least(0, f"measured.{name}", getattr(measured, name))
-    _at_least(1, "measured.batch", measured.batch)
-    _check_schedule(plan.schedule, plan.max_draft_tokens)
-    _check_expected(plan.expected)
-
-
-def _check_expected(expected: Expected) -> None:
-    rates = {f"acceptance_at[{at}]": share for at, share in enumerate(expected.acceptance_at)}
-    for name, rate in {**rates, "acceptance_rate": expected.acceptance_rate}.items():
-        if rate is not None and not 0 <= rate <= 1:
-            raise _Fault(f"expected.{name} is {rate!r}, not from 0 to 1")
-    for name in ("tokens_per_round", "tokens_per_drafted_round", "break_even_tokens"):
-        _at_least(0, f"expected.{name}", getattr(expected, name))
-    gains = {f"gain_by_category.{name}": one for name, one in expected.gain_by_category.items()}
-    for name, gain in {"gain": expected.gain, **gains}.items():
-        if gain is not None:
-            _check_gain(gain, f"expected.{name}")
-
-
-def _check_gain(gain: Gain, where: str) -> None:
-    if gain.value <= 0:
-        raise _Fault(f"{where}.value is {gain.value!r}, not above 0")
-    if (gain.low is None) != (gain.high is None):
-        raise _Fault(f"{where} has one end of an interval")
-    if gain.low is not None and gain.high is not None and not gain.low <= gain.high:
-        raise _Fault(f"{where} has an interval from {gain.low!r} to {gain.high!r}")
-
-
-def _check_schedule(steps: Sequence[Step], max_draft_tokens: int | None) -> None:
-    if steps and steps[0].from_batch != 1:
-        raise _Fault(f"schedule begins at a batch of {steps[0].from_batch}, not 1")
-    for step in steps:
-        _at_least(0, "schedule.max_draft_tokens", step.max_draft_tokens)
-        if max_draft_tokens is not None and step.max_draft_tokens > max_draft_tokens:
-            raise _Fault(
-                f"schedule.max_draft_tokens is {step.max_draft_tokens}, above max_draft_tokens "
-                f"{max_draft_tokens}"
-            )
-        if step.to_batch is not None and step.to_batch < step.from_batch:
-            raise _Fault(f"schedule goes from {step.from_batch} to {step.to_batch}")
-    for before, after in pairwise(steps):
-        if before.to_batch is None or after.from_batch != before.to_batch + 1:
-            raise _Fault(f"schedule doesn't go on from {before.to_batch} to {after.from_batch}")
-
-
-def _named(part: Any, where: str, *names: str) -> None:
-    for name in names:
-        if getattr(part, name) == "":
-            raise _Fault(f"{where}.{name} is empty")
-
-
-def _one_of(where: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise _Fault(f"{where} is {value!r}, not one of {', '.join(known)}")
-
-
-def _at_least(least: int, where: str, value: float | None) -> None:
-    if value is not None and value < least:
-        raise _Fault(f"{where} is {value!r}, below {least}")
