@@ -27,9 +27,10 @@ ALLOWED = {
     "verify": {"errors", "types", "sampling"},
     "drafts": {"errors", "types", "sampling", "engines", "plugins", "models"},
     "decode": {"errors", "types", "sampling", "engines", "drafts", "verify"},
-    "policy": {"errors", "types", "decode.round"},
+    "policy": {"errors", "types", "storage", "decode.round"},
     "simulate": {
         "errors",
+        "storage",
         "types",
         "sampling",
         "engines",
@@ -43,6 +44,7 @@ ALLOWED = {
     },
     "plan": {
         "errors",
+        "storage",
         "types",
         "policy",
         "simulate",
@@ -50,8 +52,8 @@ ALLOWED = {
         "monitor",
     },
     "monitor": {"errors", "types", "storage", "plan.document"},
-    "inspect": {"errors"},
-    "export": {"errors", "plan.document", "inspect"},
+    "inspect": {"errors", "storage"},
+    "export": {"errors", "storage", "plan.document", "inspect"},
     "integrations": {
         "errors",
         "types",
@@ -177,7 +179,7 @@ def test_verifiers_never_see_an_engine_and_nothing_imports_the_command_line() ->
 
 
 def test_the_policy_never_sees_a_model_and_the_loop_knows_nothing_of_it() -> None:
-    assert ALLOWED["policy"] == {"errors", "types", "decode.round"}
+    assert ALLOWED["policy"] == {"errors", "types", "storage", "decode.round"}
     assert "policy" not in ALLOWED["decode"]
 
 
