@@ -1,130 +1,153 @@
-"""Plans against arithmetic by hand."""
+"""From costs alone to a plan: what hangs on an assumption says so."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
-from paceline.errors import DataError, SettingError
+from paceline.errors import SettingError
 from paceline.plan.break_even import make_plan
-from paceline.plan.break_even_text import as_document, lines, sentence, target_words
+from paceline.plan.costs import decide_costs
+from paceline.plan.document import PlanDocument, decode_plan
 from paceline.policy.adaptive import Source
+from paceline.policy.break_even import speed_up
 from paceline.policy.costs import Costs, Point
 
-
-def costs(*seconds: float, overhead_s: float = 0.0, drafts: dict | None = None, **key) -> Costs:
-    """Costs of widths 1, 2, 3, …"""
-    points = tuple(Point(width, 1, 0, s) for width, s in enumerate(seconds, start=1))
-    return Costs(key=key, points=points, overhead_s=overhead_s, drafts=drafts or {})
-
-
-def model(draft_s: float, **key) -> Source:
-    return Source("small", costs=costs(draft_s, **key))
+FACTS = {
+    "lookup": {"draft": "lookup"},
+    "d": {"draft": "model", "model": "d", "path": "/m/d"},
+    "dear": {"draft": "model", "model": "dear"},
+}
+TARGET = {"model": "t", "engine": "llamacpp"}
 
 
-TARGET = costs(0.1, 0.14, 0.16, 0.135)  # r: 1, 1.4, 1.6, 1.35: four rows cost less than three
+def flat(base: float, each: float) -> tuple[Point, ...]:
+    return tuple(Point(w, 1, 0, base + each * (w - 1)) for w in range(1, 10))
 
 
-def test_the_best_limit_is_found_behind_a_step() -> None:
-    (draft,) = make_plan(TARGET, [model(0.01)], [0.5]).drafts
-    # c = 0.1. Limit 1: 1.5 / 1.5 = 1; limit 2: 1.75 / 1.8 < 1; limit 3: 1.875 / 1.65.
-    assert (draft.best[0.5].max_draft_tokens, draft.best[0.5].speedup) == (
-        3,
-        round(1.875 / 1.65, 3),
+DRAFTS = {
+    "d": Costs(key={}, points=flat(0.1, 0.1)),
+    "dear": Costs(key={}, points=flat(1.2, 0.1)),
+}
+
+
+def decided(
+    *names: str, acceptances: tuple[float, ...] = (), each: float = 0.1, **changes: Any
+) -> PlanDocument:
+    """Of a target whose rows cost so much more each."""
+    costs = Costs(
+        **{
+            "key": {**TARGET, "cpu": "A CPU"},
+            "points": flat(1.0, each),
+            "overhead_s": 0.2,
+            "drafts": DRAFTS,
+            **changes,
+        }
     )
-    assert draft.speedup(0.5) == pytest.approx([1, 1, 1.75 / 1.8, 1.875 / 1.65])
-    assert draft.break_even[1] == pytest.approx(0.5, abs=1e-5)  # r(2) + c − 1
-    # 1 + α + α² = 1.8 has its root at (√4.2 − 1) / 2.
-    assert draft.break_even[2] == pytest.approx((4.2**0.5 - 1) / 2, abs=1e-5)
-    assert list(draft.break_even) == [1, 2, 3]
-    assert draft.least is not None
-    assert draft.least[0] == 3
+    free = {"lookup": Source("lookup", previewable=True, has_confidence=True)}
+    sources = [free.get(name) or Source(name, costs=DRAFTS[name]) for name in names]
+    plan = decide_costs(make_plan(costs, sources, acceptances), TARGET, FACTS, file="c.json")
+    assert decode_plan(json.dumps(plan.as_json())) == plan
+    return plan
 
 
-def test_overhead_counts_in_baseline_rounds_too() -> None:
-    (draft,) = make_plan(costs(0.1, 0.12, overhead_s=0.1), [model(0.02)], [0.5]).drafts
-    # Plain 0.2 s a token; limit 1: 1.5 tokens in 0.12 + 0.02 + 0.1 = 0.24 s.
-    assert draft.best[0.5].speedup == pytest.approx(1.25)
-
-
-def test_a_draft_that_always_loses_is_told_with_its_figures() -> None:
-    plan = make_plan(TARGET, [Source("lookup", True, True), model(0.1, model="Small-0.5B")])
-    lookup, small = plan.drafts
-    assert small.least is None
-    assert set(small.break_even.values()) == {None}
-    assert {best.max_draft_tokens for best in small.best.values()} == {0}
-    said = sentence(plan)
-    assert said.startswith("Draft with lookup, 3 tokens on ")
-    assert said.endswith(
-        "; small (Small-0.5B) can't pay here: a drafted token costs 1.00 of a target pass and two "
-        "rows cost 1.40, break-even acceptance is above 1."
+def test_a_draft_at_an_acceptance_that_is_assumed() -> None:
+    plan = decided("d", acceptances=(0.7,))
+    expected, max_draft_tokens = plan.expected, plan.max_draft_tokens
+    assert plan.draft is not None
+    assert (plan.draft.kind, plan.draft.model) == ("model", "/m/d")
+    assert max_draft_tokens
+    assert expected.acceptance_at == pytest.approx(
+        [0.7**at for at in range(1, max_draft_tokens + 1)]
     )
-    assert lookup.least is not None
-
-
-def test_what_pays_is_said_first() -> None:
-    assert sentence(make_plan(TARGET, [model(0.1), Source("lookup", True, True)])).startswith(
-        "Draft"
+    tokens = 1 + sum(expected.acceptance_at)
+    assert expected.tokens_per_round == expected.tokens_per_drafted_round == pytest.approx(tokens)
+    assert expected.acceptance_rate == pytest.approx((tokens - 1) / max_draft_tokens)
+    # Every drafted token takes a tenth of a pass in the draft and one in the target.
+    seconds = 1 + 0.1 * max_draft_tokens + 0.1 * max_draft_tokens + 0.2
+    assert expected.break_even_tokens == pytest.approx(seconds / 1.2)
+    assert expected.gain is not None
+    assert (expected.gain.low, expected.gain.high) == (None, None)
+    priced = {"draft_cost": 0.1, "overhead": 0.2}
+    best = max(
+        speed_up(1 + sum(0.7**i for i in range(1, k + 1)), k, lambda w: 0.9 + 0.1 * w, **priced)
+        for k in range(1, 8)
+    )
+    assert expected.gain.value == pytest.approx(best, abs=1e-3)
+    assert expected.gain.value == pytest.approx(tokens / expected.break_even_tokens, abs=1e-3)
+    assert (plan.measured.source, plan.measured.file) == ("costs", "c.json")
+    assert (plan.measured.prompts, plan.measured.when) == (0, "")
+    assert plan.measured.machine["cpu"] == "A CPU"
+    assert plan.notes[:2] == (
+        "Predicted from costs alone, nothing was decoded.",
+        "It rests on an acceptance of 0.7 at every position, which was assumed, not measured.",
     )
 
 
-def test_decode_plainly_where_width_costs_as_much_as_rounds() -> None:
-    plan = make_plan(costs(0.1, 0.2, 0.3), [Source("lookup", True, True)])
-    assert sentence(plan).startswith("Decode plainly; lookup ")
-    assert all((best.max_draft_tokens, best.speedup) == (0, 1.0) for best in plan.drafts[0].matches)
+def test_of_a_lookup_only_rounds_that_offer_something_are_known() -> None:
+    plan = decided("lookup", acceptances=(0.7,))
+    assert plan.expected.gain is None
+    assert plan.expected.tokens_per_round is None
+    assert plan.expected.tokens_per_drafted_round is not None
+    assert plan.mean_draft_tokens is None
+    assert any("how many those are no costs tell" in said for said in plan.notes)
 
 
-def test_long_matches_bear_longer_drafts_than_short_ones() -> None:
-    # A step at width 3: after a short match one token pays, after a long one all five do.
-    plan = make_plan(costs(0.1, 0.12, 0.25, 0.26, 0.27, 0.28), [Source("lookup", True, True)])
-    limits = {best.case: best.max_draft_tokens for best in plan.drafts[0].matches}
-    assert (limits["short"], limits["long"]) == (1, 5)
-    assert "1 token on short and medium matches, 5 tokens on long matches" in sentence(plan)
+@pytest.mark.parametrize(
+    ("names", "acceptances", "said"),
+    [
+        (("d",), (), "hangs on how often it is accepted, and none is given."),
+        (("d",), (0.5, 0.7), "hangs on how often it is accepted, and 2 are given."),
+        (
+            ("d", "lookup"),
+            (0.7,),
+            "There are 2 drafts that could pay (d, lookup), each of which is",
+        ),
+        (("d", "dear"), (), "Whether d pays hangs on how often it is accepted"),
+    ],
+)
+def test_what_would_have_to_be_guessed_is_refused(names, acceptances, said) -> None:
+    with pytest.raises(SettingError) as raised:
+        decided(*names, acceptances=acceptances)
+    assert said in str(raised.value)
 
 
-def test_given_acceptances_decide() -> None:
-    sources = [Source("lookup", True, True), model(0.01)]
-    low = make_plan(TARGET, sources, [0.1])
-    assert sentence(low).startswith("Decode plainly; lookup doesn't pay at acceptance 0.1: ")
-    high = make_plan(TARGET, sources, [0.9, 0.1])
-    # Free: 3.439 tokens in 1.35 passes; with the model: in 1.65.
-    assert "3 tokens at acceptance 0.9 (speedup 2.55), none at 0.1" in sentence(high)
-    assert "3 tokens at acceptance 0.9 (speedup 2.08), none at 0.1" in sentence(high)
+def test_what_can_never_pay_needs_no_acceptance() -> None:
+    plan = decided("dear")
+    assert (plan.draft, plan.max_draft_tokens) == (None, 0)
+    assert "dear can't pay here: a drafted token costs 1.20 of a target pass" in plan.notes[1]
+    assert decided("dear", "d", each=1.3).draft is None
+    assert decided("dear", acceptances=(1.0,)).draft is None
+    beside = decided("d", "dear", acceptances=(0.9,))
+    assert beside.draft is not None
+    assert beside.draft.name == "d"
+    assert any(said.startswith("dear can't pay here") for said in beside.notes)
 
 
-def test_lines_and_document_tell_the_same() -> None:
-    plan = make_plan(TARGET, [Source("lookup", True, True), model(0.01)])
-    text = "\n".join(lines(plan))
-    assert "100.00 ms a forward of one row" in text
-    assert "r(w)       1.00  1.40  1.60  1.35" in text
-    assert "small: a drafted token costs 0.10 of a target pass" in text
-    document = as_document(plan)
-    assert document["r"][4] == pytest.approx(1.35)
-    assert document["decision"] == sentence(plan)
-    assert [d["draft_cost"] for d in document["drafts"]] == pytest.approx([0.0, 0.1])
-    assert document["drafts"][1]["least"]["max_draft_tokens"] == 3
-
-
-def test_words_for_a_target() -> None:
-    assert target_words(costs(1, model="M", engine="toy", device="cpu", cpu="X")) == (
-        "M with toy on X"
+def test_less_than_5_percent_is_baseline_decoding() -> None:
+    plan = decided("d", acceptances=(0.19,))
+    assert plan.draft is None
+    assert plan.expected.gain is None
+    assert plan.notes[2].startswith(
+        "Ordinary decoding, because less than 5 % is more than predictions can tell: the best to "
+        "choose from, d, came to speedup 1.0"
     )
-    assert target_words(costs(1, model="M", device="cuda:0", cpu="X")) == "M on cuda:0"
-    assert target_words(costs(1)) == "a model"
 
 
-def test_a_name_that_is_the_model_is_not_said_twice() -> None:
-    draft = Source("small.gguf", costs=costs(0.01, model="small.gguf"))
-    assert make_plan(TARGET, [draft]).drafts[0].title == "small.gguf"
+def test_where_a_model_lies_is_not_told_by_costs() -> None:
+    metadata = FACTS["d"]
+    FACTS["d"] = {"draft": "eagle3", "model": "EAGLE-3 for t"}
+    try:
+        plan = decided("d", acceptances=(0.9,))
+    finally:
+        FACTS["d"] = metadata
+    assert plan.draft is not None
+    assert (plan.draft.kind, plan.draft.model) == ("eagle3", None)
+    assert "EAGLE-3 for t is its name only." in plan.notes[-1]
 
 
-@pytest.mark.parametrize("acceptance", [-0.1, 1.01, float("nan")])
-def test_an_acceptance_outside_0_to_1_is_refused(acceptance: float) -> None:
-    with pytest.raises(SettingError, match="from 0 to 1"):
-        make_plan(TARGET, [Source("lookup", True, True)], [acceptance])
-
-
-def test_nothing_to_plan_is_refused() -> None:
-    with pytest.raises(SettingError, match="no draft"):
-        make_plan(TARGET, [])
-    with pytest.raises(DataError, match="one row only"):
-        make_plan(costs(0.1), [Source("lookup", True, True)])
+def test_interrupted_costs_are_said() -> None:
+    said = "Measuring the costs was interrupted: wider forwards may be missing."
+    assert said in decided("d", acceptances=(0.9,), complete=False).notes

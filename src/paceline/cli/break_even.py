@@ -19,9 +19,8 @@ from paceline.cli.parser import Parser
 from paceline.cli.plan import OUT_HELP, give, plan_path
 from paceline.cli.settings import add_verb, flag, group, option
 from paceline.errors import SettingError, unknown_name
-from paceline.plan.break_even import BreakEven, make_plan
-from paceline.plan.break_even_text import as_document, lines, sentence
-from paceline.plan.decide_costs import decide_costs
+from paceline.plan.break_even import BreakEven, as_document, lines, make_plan, sentence
+from paceline.plan.costs import decide_costs
 from paceline.plan.document import TRAINED, PlanDocument
 from paceline.policy.adaptive import Source
 from paceline.policy.break_even import check_acceptance

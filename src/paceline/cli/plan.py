@@ -14,12 +14,12 @@ from paceline.cli.options import out_path
 from paceline.cli.parser import Parser, at_least
 from paceline.cli.settings import add_verb, argument, flag, option
 from paceline.errors import DataError, SettingError
-from paceline.plan.decide import decide
-from paceline.plan.decide_parts import WITH_MODEL
-from paceline.plan.decide_replay import decide_replay
-from paceline.plan.decide_server import decide_endpoint
+from paceline.plan.bench import decide_bench
 from paceline.plan.document import DRAFT_KINDS, PlanDocument, PlannedDraft, calls_itself_plan
+from paceline.plan.drafts import WITH_MODEL
 from paceline.plan.evidence import Evidence, read_evidence
+from paceline.plan.replay import decide_replay
+from paceline.plan.servers import decide_servers
 from paceline.plan.summary import plan_summary
 
 EXAMPLES = """\
@@ -88,11 +88,11 @@ def _plan(settings: PlanSettings, evidence: Evidence) -> PlanDocument:
         _refuse(settings, "a run on live servers, which has one way to decode", ("configuration",))
         served, limit = _served(settings), settings.max_draft_tokens
         assert limit is not None
-        return decide_endpoint(evidence, served, limit, file=file)
+        return decide_servers(evidence, served, limit, file=file)
     described = ("draft_kind", "draft_model", "max_draft_tokens")
     if isinstance(evidence, BenchResult):
         _refuse(settings, "a bench, which says what drafted", described)
-        return decide(evidence, configuration=named, file=file)
+        return decide_bench(evidence, configuration=named, file=file)
     _refuse(settings, "a replay, which says what drafted", described)
     return decide_replay(evidence, configuration=named, file=file)
 

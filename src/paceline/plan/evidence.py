@@ -15,7 +15,7 @@ from paceline.bench.server import result as endpoint_result
 from paceline.bench.server.file import read_endpoint_result
 from paceline.bench.server.result import EndpointResult
 from paceline.errors import DataError
-from paceline.plan import decide_replay
+from paceline.plan import replay
 
 Evidence = BenchResult | EndpointResult | Mapping[str, Any]
 """A mapping is a replay's document."""
@@ -41,7 +41,7 @@ def read_evidence(path: str) -> Evidence:
         return read_result(path, cut_off_ends=True)
     if kind == endpoint_result.KIND and "requests" not in first:
         return read_endpoint_result(path)
-    if kind == decide_replay.KIND:
+    if kind == replay.KIND:
         return dict(first)
     what = f"a {kind!r}" if isinstance(kind, str) else "no file of Paceline's"
     if kind == endpoint_result.KIND:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from textwrap import wrap
 
-from paceline.plan.decide_parts import times
+from paceline.plan.decide import times
 from paceline.plan.document import PlanDocument, Step
 
 _WIDTH = 79

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import DataError, SettingError
-from paceline.plan.break_even import BreakEven, DraftPlan
-from paceline.plan.break_even_text import price_words, target_words
+from paceline.plan.break_even import BreakEven, DraftPlan, price_words, target_words
 from paceline.report.styles import STYLES, bare, figure_class
 
 SUFFIXES = (".svg", ".png", ".pdf")

@@ -19,8 +19,8 @@ from paceline.bench.server.result import (
 )
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
-from paceline.plan.decide_server import decide_endpoint
 from paceline.plan.document import PlanDocument, PlannedDraft, Step, decode_plan
+from paceline.plan.servers import decide_servers
 
 DRAFT = PlannedDraft(kind="model", name="owner/draft", model="owner/draft")
 SERVER = {"url": "http://h:1/v1", "model": "big", "server": "vLLM", "version": "0.32.0"}
@@ -113,7 +113,7 @@ def checked(plan: PlanDocument) -> PlanDocument:
 
 def test_what_pays_with_what_the_server_counted() -> None:
     result = live({1: 1.6}, counted(16))
-    plan = checked(decide_endpoint(result, DRAFT, 4, file="run.jsonl"))
+    plan = checked(decide_servers(result, DRAFT, 4, file="run.jsonl"))
     assert (plan.draft, plan.max_draft_tokens) == (DRAFT, 4)
     assert (plan.target.name, plan.target.engine, plan.target.path) == ("big", "vLLM", None)
     expected = plan.expected
@@ -154,12 +154,12 @@ def test_texts_that_differ_are_counted() -> None:
     assert (
         "Texts were equal on both servers in 15 of 16 prompts; a difference may be numeric, it "
         "isn't judged."
-    ) in decide_endpoint(result, DRAFT, 4).notes
+    ) in decide_servers(result, DRAFT, 4).notes
 
 
 def test_where_the_break_even_is_a_gain_of_one_comes_out() -> None:
     """With as many tokens in a drafted round as it takes plain ones, nothing is gained."""
-    plan = decide_endpoint(live({1: 1.6}, counted(16)), DRAFT, 4)
+    plan = decide_servers(live({1: 1.6}, counted(16)), DRAFT, 4)
     least = plan.expected.break_even_tokens
     assert least is not None
     rounds, drafted = 10, 5
@@ -168,14 +168,16 @@ def test_where_the_break_even_is_a_gain_of_one_comes_out() -> None:
 
 
 def test_numbers_of_clients_make_the_schedule() -> None:
-    plan = checked(decide_endpoint(live({32: 0.9, 1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
+    plan = checked(decide_servers(live({32: 0.9, 1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
     assert plan.schedule == (
         Step(from_batch=1, to_batch=8, max_draft_tokens=4),
         Step(from_batch=9, to_batch=None, max_draft_tokens=0),
     )
     assert plan.measured.batch == 1
-    assert plan.notes[0].startswith("With 32 clients at once it isn't known to pay: speedup 0.8")
-    everywhere = checked(decide_endpoint(live({1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
+    assert plan.notes[0].startswith(
+        "owner/draft with 32 clients at once isn't known to pay: speedup 0.8"
+    )
+    everywhere = checked(decide_servers(live({1: 1.8, 8: 1.5}, counted(16)), DRAFT, 4))
     assert everywhere.schedule == (
         Step(from_batch=1, to_batch=8, max_draft_tokens=4),
     )  # and no further
@@ -189,7 +191,7 @@ def test_numbers_of_clients_make_the_schedule() -> None:
     ],
 )
 def test_what_does_not_clearly_pay_is_baseline_decoding(gain, spread, why) -> None:
-    plan = checked(decide_endpoint(live({1: gain}, counted(16), spread=spread), DRAFT, 4))
+    plan = checked(decide_servers(live({1: gain}, counted(16), spread=spread), DRAFT, 4))
     assert (plan.draft, plan.max_draft_tokens, plan.mean_draft_tokens) == (None, 0, None)
     assert plan.expected.acceptance_at == ()
     assert plan.notes[0].startswith(f"{why}the best to choose from, owner/draft with one client")
@@ -198,14 +200,14 @@ def test_what_does_not_clearly_pay_is_baseline_decoding(gain, spread, why) -> No
 def test_servers_the_wrong_way_round_are_refused() -> None:
     silent = Counters("vLLM", generated=1.0)
     with pytest.raises(DataError, match="The server without drafts drafted, by its counters"):
-        decide_endpoint(live({1: 1.6}, counted(16), counted(16)), DRAFT, 4)
+        decide_servers(live({1: 1.6}, counted(16), counted(16)), DRAFT, 4)
     with pytest.raises(DataError, match="drafted and the endpoint didn't, by its counters"):
-        decide_endpoint(live({1: 1.6}, silent, counted(16)), DRAFT, 4)
+        decide_servers(live({1: 1.6}, silent, counted(16)), DRAFT, 4)
     nothing = replace(counted(16), drafts=0.0, drafted=0.0, accepted=0.0)
     with pytest.raises(DataError, match="The endpoint drafted nothing with one client"):
-        decide_endpoint(live({1: 1.6}, nothing), DRAFT, 4)
+        decide_servers(live({1: 1.6}, nothing), DRAFT, 4)
     with pytest.raises(DataError, match="on one server, so there is no gain"):
-        decide_endpoint(live({1: 1.6}, servers={FIRST: SERVER}), DRAFT, 4)
+        decide_servers(live({1: 1.6}, servers={FIRST: SERVER}), DRAFT, 4)
 
 
 @pytest.mark.parametrize(
@@ -227,17 +229,17 @@ def test_servers_the_wrong_way_round_are_refused() -> None:
 def test_a_limit_that_the_counters_contradict_is_refused(max_draft_tokens, changes, said) -> None:
     counters = replace(counted(16), **changes)
     with pytest.raises(SettingError) as raised:
-        decide_endpoint(live({1: 1.6}, counters), DRAFT, max_draft_tokens)
+        decide_servers(live({1: 1.6}, counters), DRAFT, max_draft_tokens)
     assert str(raised.value).startswith(said)
 
 
 def test_only_vllm_counts_as_many_positions_as_it_drafts() -> None:
     other = replace(counted(16), server="llama.cpp")
-    assert decide_endpoint(live({1: 1.6}, other), DRAFT, 16).max_draft_tokens == 16
+    assert decide_servers(live({1: 1.6}, other), DRAFT, 16).max_draft_tokens == 16
 
 
 def test_a_server_that_counts_nothing_leaves_figures_unknown() -> None:
-    plan = checked(decide_endpoint(live({1: 1.6}), DRAFT, 4))
+    plan = checked(decide_servers(live({1: 1.6}), DRAFT, 4))
     expected = plan.expected
     assert expected.gain is not None
     assert expected.acceptance_at == ()
@@ -260,12 +262,12 @@ def test_what_is_told_with_the_answers_stands_in_for_counters() -> None:
         else one
         for one in result.asked
     ]
-    assert decide_endpoint(result, DRAFT, 4).expected.acceptance_rate == 0.4
+    assert decide_servers(result, DRAFT, 4).expected.acceptance_rate == 0.4
 
 
 def test_a_server_that_counts_steps_alone_has_tokens_per_round() -> None:
     sglang = Counters("SGLang", steps=16 * 10.0, generated=16.0 * TOKENS)
-    plan = checked(decide_endpoint(live({1: 1.6}, sglang), DRAFT, 4))
+    plan = checked(decide_servers(live({1: 1.6}, sglang), DRAFT, 4))
     expected, ratio = plan.expected, live({1: 1.6}).ratio(1)
     assert ratio is not None
     assert expected.tokens_per_round == TOKENS / 10
@@ -279,7 +281,7 @@ def test_servers_that_differ_in_more_than_drafts_are_named() -> None:
     assert (
         "The servers differ, so the gain is not the drafts' alone: server is vLLM and llama.cpp, "
         "version is 0.32.0 and None."
-    ) in decide_endpoint(result, DRAFT, 4).notes
+    ) in decide_servers(result, DRAFT, 4).notes
 
 
 def test_what_failed_was_left_out_or_is_missing_is_said() -> None:
@@ -289,7 +291,7 @@ def test_what_failed_was_left_out_or_is_missing_is_said() -> None:
     )
     result.left_out[1, "code-9"] = "why"
     last = result.asked.pop()
-    plan = checked(decide_endpoint(result, DRAFT, 4))
+    plan = checked(decide_servers(result, DRAFT, 4))
     assert last.id == "chat-3"
     assert plan.measured.prompts == 6
     for said in (
@@ -301,4 +303,4 @@ def test_what_failed_was_left_out_or_is_missing_is_said() -> None:
         assert said in plan.notes
     result.asked.clear()
     with pytest.raises(DataError, match="No prompt was answered by both servers"):
-        decide_endpoint(result, DRAFT, 4)
+        decide_servers(result, DRAFT, 4)

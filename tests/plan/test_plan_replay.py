@@ -12,8 +12,8 @@ from paceline.bench.prompts.workload import Workload
 from paceline.drafts.create import create_draft
 from paceline.engines.load import load
 from paceline.errors import DataError, SettingError
-from paceline.plan.decide_replay import decide_replay
 from paceline.plan.document import PlanDocument, Step, decode_plan
+from paceline.plan.replay import decide_replay
 from paceline.policy.costs import Costs, Point
 from paceline.simulate.fixed_limits import Answers
 from paceline.simulate.record import sources_of
@@ -227,7 +227,7 @@ def test_a_plug_in_s_draft_hides_none_that_a_plan_can_name() -> None:
     plan = checked(decide_replay(found))
     assert plan.draft is not None
     assert plan.draft.name == "lookup"
-    assert "Left out, because no engine but Paceline knows its draft: d:3." in " ".join(plan.notes)
+    assert "no engine but Paceline knows the draft 'oracle'." in " ".join(plan.notes)
     with pytest.raises(SettingError, match="oracle"):
         decide_replay(found, configuration="d:3")
 
@@ -237,7 +237,7 @@ def test_our_policy_is_named_where_it_is_better_and_taken_where_it_is_asked_for(
     plan = checked(decide_replay(found))
     assert plan.measured.configuration == "lookup:3"
     assert (
-        "Paceline's own policy, with all drafts of the replay, has the predicted speedup 1.60; "
+        "Paceline's own policy, with all drafts of the replay, has a speedup of 1.60; "
         "name it with --configuration measured."
     ) in plan.notes
     named = checked(decide_replay(found, configuration="measured"))
