@@ -15,10 +15,10 @@ from paceline.bench.wording import interval_words
 from paceline.errors import DataError
 from paceline.plan.decide import (
     NONE_FIT,
-    Candidate,
-    Choice,
+    Alternative,
+    Decision,
     Evidence,
-    Point,
+    Figures,
     choose,
     counted,
     decide,
@@ -72,7 +72,7 @@ def decide_bench(
     if not any(rated):
         raise every[0].nothing
     choices = [
-        choose(one) if some else Choice(one.ordinary, notes=(NONE_FIT,))
+        choose(one) if some else Decision(one.ordinary, notes=(NONE_FIT,))
         for one, some in zip(every, rated, strict=True)
     ]
     best, notes = _fastest(done, choices)
@@ -104,10 +104,10 @@ def _evidence(result: BenchResult, done: BenchResult, baseline: Described) -> Ev
     """
     drafted = [one for one in done.drafted if one.baseline == baseline.name]
     measured = _measurement(result, done, baseline)
-    ordinary = Point(measured=measured, notes=_notes(result, measured))
+    ordinary = Figures(measured=measured, notes=_notes(result, measured))
     return Evidence(
         target=target_of(baseline.target),
-        ordinary=Candidate(name=baseline.name, family="", points={1: ordinary}),
+        ordinary=Alternative(name=baseline.name, family="", points={1: ordinary}),
         candidates=tuple(_candidate(result, done, one) for one in drafted),
         nothing=DataError(
             "No configuration and its baseline have a prompt that both decoded past its first "
@@ -117,7 +117,7 @@ def _evidence(result: BenchResult, done: BenchResult, baseline: Described) -> Ev
     )
 
 
-def _candidate(result: BenchResult, done: BenchResult, one: Described) -> Candidate:
+def _candidate(result: BenchResult, done: BenchResult, one: Described) -> Alternative:
     stats, faults = done.stats(one.name), _faults(done, one)
     measured = _measurement(result, done, one)
     cautions = []
@@ -130,7 +130,7 @@ def _candidate(result: BenchResult, done: BenchResult, one: Described) -> Candid
         cautions.append(f"LOSSY ({one.verifier}): it gives up {one.gives_up}.")
     if one.warm:
         cautions.append("The drafts could remember earlier prompts; a server's may not.")
-    point = Point(
+    point = Figures(
         title=one.name,
         gain=_gain(done, one),
         expected=_expected(done, one),
@@ -138,7 +138,7 @@ def _candidate(result: BenchResult, done: BenchResult, one: Described) -> Candid
         mean_draft_tokens=stats.proposed / stats.drafted_rounds if stats.drafted_rounds else None,
         notes=(*unplaced(one.drafts), *_notes(result, measured)),
     )
-    return Candidate(
+    return Alternative(
         name=one.name,
         family=one.name,
         draft=partial(_draft, one),
@@ -259,7 +259,7 @@ def same_model(one: Described, other: Described) -> bool:
     return bool(mine.get("model") and mine.get("model") == theirs.get("model"))
 
 
-def _fastest(done: BenchResult, choices: Sequence[Choice]) -> tuple[int, list[str]]:
+def _fastest(done: BenchResult, choices: Sequence[Decision]) -> tuple[int, list[str]]:
     """Of what is best on each engine the place of the fastest, and what is said of all. Another
     engine than the first is chosen only where it is faster with a 95 % interval above 1."""
     if len(choices) == 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.errors import DataError, SettingError
 from paceline.plan.break_even import BreakEven, DraftPlan, no_speedup_words
-from paceline.plan.decide import Candidate, Choice, Evidence, Point, decide, document
+from paceline.plan.decide import Alternative, Decision, Evidence, Figures, decide, document
 from paceline.plan.document import Expected, Gain, Measurement, PlanDocument
 from paceline.plan.drafts import draft_of, target_of, unplaced
 from paceline.policy.adaptive import LEAST_GAIN
@@ -37,14 +37,14 @@ def decide_costs(
     """
     if not any(draft.can_pay for draft in plan.drafts):
         evidence = _evidence(plan, target, None)
-        return document(evidence, Choice(evidence.ordinary, notes=("Ordinary decoding.",)), file)
+        return document(evidence, Decision(evidence.ordinary, notes=("Ordinary decoding.",)), file)
     draft, acceptance = _assumed(plan)
     candidate = _candidate(plan, draft, acceptance, drafts[draft.name])
     return decide(_evidence(plan, target, (candidate, acceptance)), file=file)
 
 
 def _evidence(
-    plan: BreakEven, target: Mapping[str, Any], assumed: tuple[Candidate, float] | None
+    plan: BreakEven, target: Mapping[str, Any], assumed: tuple[Alternative, float] | None
 ) -> Evidence:
     """One draft at one assumed acceptance; None where no draft can pay."""
     about = ["Predicted from costs alone, nothing was decoded."]
@@ -58,7 +58,7 @@ def _evidence(
         about.append("Measuring the costs was interrupted: wider forwards may be missing.")
     return Evidence(
         target=target_of(target),
-        ordinary=Candidate(name="", family="", points={1: Point(measured=_measurement(plan))}),
+        ordinary=Alternative(name="", family="", points={1: Figures(measured=_measurement(plan))}),
         candidates=() if assumed is None else (assumed[0],),
         nothing=DataError("There is nothing to decide.", _MEASURE),
         least_gain=LEAST_GAIN,
@@ -74,7 +74,7 @@ def _measurement(plan: BreakEven) -> Measurement:
 
 def _candidate(
     plan: BreakEven, draft: DraftPlan, acceptance: float, metadata: Mapping[str, Any]
-) -> Candidate:
+) -> Alternative:
     """Of a draft without a price the rounds that offer something are known, the whole isn't."""
     best = draft.best[acceptance]
     limit, gain = best.max_draft_tokens, Gain(value=best.speedup)
@@ -92,7 +92,7 @@ def _candidate(
         break_even_tokens=seconds / (1 + priced.overhead),
         gain=None if draft.free else gain,
     )
-    point = Point(
+    point = Figures(
         title=draft.name,
         gain=gain,
         expected=expected,
@@ -100,7 +100,7 @@ def _candidate(
         mean_draft_tokens=None if draft.free else float(limit),
         notes=tuple(unplaced({draft.name: metadata})),
     )
-    return Candidate(
+    return Alternative(
         name=draft.name,
         family=draft.name,
         draft=partial(draft_of, draft.name, metadata),

@@ -26,7 +26,7 @@ from paceline.plan.document import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Figures:
     """One way to decode at one batch size.
 
     title     its name and the batch, where there are several
@@ -43,7 +43,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Alternative:
     """One way to decode.
 
     draft       what drafts; None: ordinary decoding. Raises SettingError where a plan can't name it
@@ -55,7 +55,7 @@ class Candidate:
     """
 
     name: str
-    points: Mapping[int, Point]
+    points: Mapping[int, Figures]
     draft: Callable[[], PlannedDraft] | None = None
     family: str
     max_draft_tokens: int | None = 0
@@ -81,8 +81,8 @@ class Evidence:
     """
 
     target: Target
-    ordinary: Candidate
-    candidates: tuple[Candidate, ...]
+    ordinary: Alternative
+    candidates: tuple[Alternative, ...]
     nothing: DataError
     least_gain: float = 1.0
     single: str = "prompt"
@@ -98,7 +98,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Decision:
     """What to run.
 
     batch     that the figures are of
@@ -106,7 +106,7 @@ class Choice:
     notes     why
     """
 
-    candidate: Candidate
+    candidate: Alternative
     batch: int = 1
     limits: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ def decide(
     return document(evidence, choose(evidence, configuration), file)
 
 
-def choose(evidence: Evidence, named: str | None = None) -> Choice:
+def choose(evidence: Evidence, named: str | None = None) -> Decision:
     """What `decide` runs, and why."""
     if named is not None:
         return _named(evidence, named)
@@ -144,14 +144,14 @@ def choose(evidence: Evidence, named: str | None = None) -> Choice:
         for batch in evidence.ordinary.points:
             if _best(evidence, rated, batch):
                 notes = (NONE_FIT, *_passed_over(evidence, batch, 1.0))
-                return Choice(evidence.ordinary, batch, notes=notes)
+                return Decision(evidence.ordinary, batch, notes=notes)
         raise evidence.nothing
     paying = [batch for batch, (_, gain) in found.items() if evidence.pays(gain)]
     batch = min(paying or found)
     one, gain = found[batch]
     if not paying:
         why = _why_ordinary(evidence, one.points[batch].title, gain)
-        return Choice(evidence.ordinary, batch, notes=(why, *_passed_over(evidence, batch, 1.0)))
+        return Decision(evidence.ordinary, batch, notes=(why, *_passed_over(evidence, batch, 1.0)))
     limits = _limits(evidence, one, evidence.candidates)
     lost = [
         f"{one.points[n].title} isn't known to pay: {evidence.said(less)}."
@@ -159,30 +159,30 @@ def choose(evidence: Evidence, named: str | None = None) -> Choice:
         if not limit and (less := one.gain(n)) is not None
     ]
     notes = (*lost, *_offers(evidence, batch, gain), *_passed_over(evidence, batch, gain.value))
-    return Choice(one, batch, limits, (*notes, *one.cautions))
+    return Decision(one, batch, limits, (*notes, *one.cautions))
 
 
-def _named(evidence: Evidence, named: str) -> Choice:
+def _named(evidence: Evidence, named: str) -> Decision:
     every = [one for one in (evidence.ordinary, *evidence.candidates) if one.name]
     one = next((one for one in every if one.name == named), None)
     if one is None:
         raise unknown_name("configuration", named, [one.name for one in every])
     if one.draft is None:
-        return Choice(one, min(one.points), notes=("Ordinary decoding was asked for.",))
+        return Decision(one, min(one.points), notes=("Ordinary decoding was asked for.",))
     found = {batch: gain for batch in one.points if (gain := one.gain(batch)) is not None}
     if not found:
         raise evidence.nothing
     paying = [batch for batch, gain in found.items() if evidence.pays(gain)]
     batch = min(paying or found)
     said = f"{named} was asked for, though it isn't known to pay: {evidence.said(found[batch])}."
-    return Choice(
+    return Decision(
         one, batch, _limits(evidence, one, [one]), (*([] if paying else [said]), *one.cautions)
     )
 
 
 def _best(
-    evidence: Evidence, candidates: Sequence[Candidate], batch: int
-) -> tuple[Candidate, Gain] | None:
+    evidence: Evidence, candidates: Sequence[Alternative], batch: int
+) -> tuple[Alternative, Gain] | None:
     """Of those that pay, or of all if none does, the one with the largest gain."""
     rated = [(one, gain) for one in candidates if (gain := one.gain(batch)) is not None]
     paying = [(one, gain) for one, gain in rated if evidence.pays(gain)]
@@ -211,7 +211,9 @@ def _offers(evidence: Evidence, batch: int, chosen: Gain) -> list[str]:
     ]
 
 
-def _limits(evidence: Evidence, chosen: Candidate, among: Sequence[Candidate]) -> dict[int, int]:
+def _limits(
+    evidence: Evidence, chosen: Alternative, among: Sequence[Alternative]
+) -> dict[int, int]:
     """By batch size the best limit of the same draft, none larger than the chosen one's; without
     sizes that have no figure. None of a policy, which chooses by itself."""
     most = chosen.max_draft_tokens
@@ -227,7 +229,7 @@ def _limits(evidence: Evidence, chosen: Candidate, among: Sequence[Candidate]) -
     return found
 
 
-def document(evidence: Evidence, choice: Choice, file: str | None = None) -> PlanDocument:
+def document(evidence: Evidence, choice: Decision, file: str | None = None) -> PlanDocument:
     """The plan of a choice."""
     one, limits, drafted = choice.candidate, choice.limits, choice.candidate.draft is not None
     point = one.points[choice.batch]

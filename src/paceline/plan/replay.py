@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from paceline.errors import DataError
 from paceline.plan.decide import (
-    Candidate,
+    Alternative,
     Evidence,
-    Point,
+    Figures,
     break_even_of,
     decide,
     few_words,
@@ -71,10 +71,10 @@ def _evidence(document: Mapping[str, Any], name: str) -> Evidence:
     metadata = {draft: one["metadata"] for draft, one in document["drafts"].items()}
     notes_of_drafts = tuple(unplaced(metadata))
 
-    def candidate(name: str) -> Candidate:
+    def candidate(name: str) -> Alternative:
         draft, limit, found = limits.get(name, ("", None, None))
         outcome = found and found["all"]
-        return Candidate(
+        return Alternative(
             name=name,
             draft=partial(_draft, draft, metadata),
             family=draft,
@@ -82,7 +82,7 @@ def _evidence(document: Mapping[str, Any], name: str) -> Evidence:
             unfit=unknown_kind(metadata[draft]) if draft else "",
             offer="" if draft else "Paceline's own policy, with all drafts of the replay",
             points={
-                batch: Point(
+                batch: Figures(
                     title=f"{name} at a batch of {batch}",
                     gain=by_name[name][None],
                     expected=_expected(by_name[name], outcome),
@@ -97,10 +97,10 @@ def _evidence(document: Mapping[str, Any], name: str) -> Evidence:
 
     return Evidence(
         target=target_of(document["target"]),
-        ordinary=Candidate(
+        ordinary=Alternative(
             name="",
             family="",
-            points={batch: Point(measured=one, notes=notes) for batch, one in measured.items()},
+            points={batch: Figures(measured=one, notes=notes) for batch, one in measured.items()},
         ),
         candidates=tuple(candidate(name) for name in next(iter(gains.values()))),
         nothing=DataError(

@@ -10,9 +10,9 @@ from paceline.bench.server.result import AGAINST, FIRST, EndpointResult
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
 from paceline.plan.decide import (
-    Candidate,
+    Alternative,
     Evidence,
-    Point,
+    Figures,
     break_even_of,
     counted,
     decide,
@@ -108,13 +108,13 @@ def _evidence(result: EndpointResult, draft: PlannedDraft, limit: int) -> Eviden
         target=Target(
             name=str(served["model"]), engine=str(served["server"] or "an unnamed server")
         ),
-        ordinary=Candidate(
+        ordinary=Alternative(
             name="",
             family="",
-            points={n: Point(measured=measured[n], notes=_notes(result, n)) for n in clients},
+            points={n: Figures(measured=measured[n], notes=_notes(result, n)) for n in clients},
         ),
         candidates=(
-            Candidate(
+            Alternative(
                 name=draft.name,
                 family=draft.name,
                 draft=lambda: draft,
@@ -126,7 +126,7 @@ def _evidence(result: EndpointResult, draft: PlannedDraft, limit: int) -> Eviden
     )
 
 
-def _point(result: EndpointResult, draft: PlannedDraft, n: int, measured: Measurement) -> Point:
+def _point(result: EndpointResult, draft: PlannedDraft, n: int, measured: Measurement) -> Figures:
     counters = result.counters(FIRST, n) or Counters()
     said = ["What drafted is as the user described it: servers don't tell."]
     if not counters.has_drafts:
@@ -134,7 +134,7 @@ def _point(result: EndpointResult, draft: PlannedDraft, n: int, measured: Measur
     whole = result.whole_ratio(n)
     if whole is not None:
         said.append(f"Whole answers, prompts and waits included: {times(gain_of(whole))}.")
-    return Point(
+    return Figures(
         title=f"{draft.name} with {clients_words(n)}",
         gain=_gain(result, n),
         expected=_expected(result, n, counters),
