@@ -17,9 +17,8 @@ from paceline.plan.replay import decide_replay
 from paceline.policy.costs import Costs, Point
 from paceline.simulate.fixed_limits import Answers
 from paceline.simulate.record import sources_of
-from paceline.simulate.replay import Log, LoggedAnswer, replay
-from paceline.simulate.replay_costs import AUTO, Wanted, prices_of
-from paceline.simulate.replay_result import ReplayResult
+from paceline.simulate.replay import Log, LoggedAnswer, counts_of, replay
+from paceline.simulate.result import AUTO, ReplayDocument, ReplayedDraft, predict
 from paceline.simulate.simulate import policy_named, seconds_of, simulate
 from paceline.simulate.trace import Recording, RecordingHeader
 
@@ -59,6 +58,7 @@ def document(
     """By batch size and policy, the predicted gain; of category "song" a tenth less."""
     return {
         "kind": "paceline replay",
+        "version": 2,
         "complete": True,
         "target": {"engine": "llamacpp", "model": "t", "path": "/m/t", "tokenizer_only": True},
         "workload": {"name": "log.jsonl", "prompts": 9, "skipped": ["Line 2 is not JSON."]},
@@ -68,7 +68,7 @@ def document(
             "tokens": 400,
             "unanswered": 0,
             "cut": 0,
-            "respelled": 0,
+            "respelled": [],
             "failed": [],
         },
         "drafts": {
@@ -324,7 +324,7 @@ def test_a_real_replay_s_break_even_is_the_seconds_of_its_drafted_rounds() -> No
         for i in range(8)
     )
     log = Log(answers)
-    traces = tuple(replay(log, drafts, {5}))
+    traces = tuple(replay(log, drafts, target))
     header = RecordingHeader(
         target=target.metadata(),
         temperature=0.0,
@@ -332,19 +332,19 @@ def test_a_real_replay_s_break_even_is_the_seconds_of_its_drafted_rounds() -> No
         has_confidence=("lookup",),
     )
     recording = Recording(header, traces)
-    result = ReplayResult(
-        target_metadata(target),
-        Workload("w", ()),
-        log,
-        0.0,
-        {"lookup": draft_metadata(drafts["lookup"])},
-        replayed=8,
+    limits = {4: Answers(traces, "lookup").outcomes(4)}
+    result = ReplayDocument(
         complete=True,
+        target=target_metadata(target),
+        workload=Workload("w", ()).metadata(),
+        temperature=0.0,
+        answers=counts_of(log, 8),
+        drafts={"lookup": ReplayedDraft(draft_metadata(drafts["lookup"]), limits)},
         costs="costs.json",
+        predicted={1: predict(recording, costs, [AUTO, "lookup:4"], 1)},
+        notes=[],
     )
-    result.outcomes["lookup"] = {4: Answers(traces, "lookup").outcomes(4)}
-    result.prices[1] = prices_of(Wanted(recording, costs, [AUTO, "lookup:4"], [1]), 1)
-    plan = decide_replay(json.loads(json.dumps(result.as_document())), configuration="lookup:4")
+    plan = decide_replay(json.loads(json.dumps(result.as_json())), configuration="lookup:4")
 
     policy = policy_named("lookup:4", costs, recording.known_sources, header.has_confidence)
     served = simulate(recording, costs, policy).served

@@ -22,10 +22,18 @@ from paceline.policy.acceptance import MOST
 from paceline.policy.costs import Costs, Point
 from paceline.sampling.history import History
 from paceline.simulate.fixed_limits import Answers
-from paceline.simulate.forced import ROWS, forced, likeliest
 from paceline.simulate.record import sources_of
-from paceline.simulate.replay import Log, check_kinds, check_replayable, read_log, replay
-from paceline.simulate.replay_costs import Wanted, best_of, prices_of
+from paceline.simulate.replay import (
+    ROWS,
+    Log,
+    check_kinds,
+    check_replayable,
+    forced,
+    likeliest,
+    read_log,
+    replay,
+)
+from paceline.simulate.result import Price, predict, simulations_of
 from paceline.simulate.simulate import policy_named, simulate
 from paceline.simulate.trace import Recording, RecordingHeader
 from paceline.types import Round
@@ -77,7 +85,7 @@ def rounds_of(
 ) -> dict[str, tuple[Round, ...]]:
     drafts = {"draft": draft}
     header = RecordingHeader(target={}, temperature=0.0, sources=sources_of(drafts))
-    recording = Recording(header, tuple(replay(log, drafts, engine.tokenizer.end_tokens)))
+    recording = Recording(header, tuple(replay(log, drafts, engine)))
     policy = policy_named(f"draft:{max_draft_tokens}", COSTS, header.sources)
     return {one.id: one.rounds for one in simulate(recording, COSTS, policy).served}
 
@@ -156,7 +164,7 @@ def test_one_pass_says_what_a_model_proposes_when_it_is_asked_at_every_place() -
     text = [1, 2, 3, *decoded(engine, LookupDraft(), 1, "abc").tokens, *[4, 5, 6] * 30]
     before, output = text[:3], text[3:]
     assert len(output) > 2 * ROWS, "several parts"
-    known = forced(draft, before, output, ())
+    known = forced(draft.engine, before, output, ())
     for t in range(1, len(output)):
         context = Context(History([*before, *output[:t]]))
         draft.open(context)
@@ -176,30 +184,30 @@ def test_a_draft_that_cant_follow_offers_nothing_there() -> None:
     engine = ToyEngine(8, order=1, seed=1)
     short = ModelDraft(ToyEngine(8, order=1, seed=1, context_size=6), engine)
     output = decoded(engine, LookupDraft(), 1, "abc").tokens[:10]
-    assert likeliest(short, [0, 1, 2], output) == [*output[:4], *[None] * 6]
-    known = forced(short, [0, 1, 2], output, ())
+    assert likeliest(short.engine, [0, 1, 2], output) == [*output[:4], *[None] * 6]
+    known = forced(short.engine, [0, 1, 2], output, ())
     assert known.offered == known.right == (0, 3, 2, 1, 0, 0, 0, 0, 0, 0)
-    assert likeliest(short, [0] * 7, output) == [None] * 10
+    assert likeliest(short.engine, [0] * 7, output) == [None] * 10
     narrow = ModelDraft(ToyEngine(8, order=1, seed=1), engine)
     narrow.engine.vocabulary_size = 4
-    assert likeliest(narrow, [0, 5], [1, 2]) == [None, None]
+    assert likeliest(narrow.engine, [0, 5], [1, 2]) == [None, None]
 
     def broken(context: list[int]) -> np.ndarray:
         row = engine.logits(context)
         return row * np.nan if len(context) == 5 else row
 
     numb = ModelDraft(ToyEngine(8, table=broken), engine)
-    assert likeliest(numb, [0, 1, 2], output) == [*output[:2], *[None] * 8]
+    assert likeliest(numb.engine, [0, 1, 2], output) == [*output[:2], *[None] * 8]
     assert numb.engine.sequences_open == 0
 
 
 def test_nothing_is_drafted_behind_an_end_token() -> None:
     engine = ToyEngine(8, table=lambda context: np.eye(8)[min(7, context[-1] + 1)])
     draft = ModelDraft(engine, engine)
-    known = forced(draft, [0], [1, 2, 3, 4, 5, 6, 7], {7})
+    known = forced(draft.engine, [0], [1, 2, 3, 4, 5, 6, 7], {7})
     assert known.offered == known.right == (0, 6, 5, 4, 3, 2, 1)
     # Where the draft would have ended and the answer goes on, the end token was its last.
-    known = forced(draft, [5], [6, 6, 0], {7})
+    known = forced(draft.engine, [5], [6, 6, 0], {7})
     assert known.right == (0, 0, 0)
     assert known.offered == (0, 1, 1)
 
@@ -312,7 +320,7 @@ def recording(*answers: tuple[str, str]) -> Recording:
     header = RecordingHeader(
         target={}, temperature=0.0, sources=sources_of(drafts), has_confidence=("lookup",)
     )
-    return Recording(header, tuple(replay(read_log(Workload("log", some), engine), drafts, ())))
+    return Recording(header, tuple(replay(read_log(Workload("log", some), engine), drafts, engine)))
 
 
 REPEATS, OTHERWISE = "abcd" * 6, "hgfedcbahbgcfd"
@@ -322,10 +330,11 @@ def test_gains_are_the_simulator_s_and_by_category() -> None:
     points = (Point(1, 1, 0, 1.0), Point(4, 1, 0, 1.5), Point(2, 2, 0, 1.5), Point(8, 2, 0, 2.0))
     costs = Costs(key={}, points=points)
     some = recording((REPEATS, "same"), (OTHERWISE, "other"), (REPEATS, "same"))
-    wanted = Wanted(some, costs, ["lookup:3", "measured", "lookup:7"], [1, 2, 4])
+    specs = ["lookup:3", "measured", "lookup:7"]
     called = []
-    prices = {batch: prices_of(wanted, batch, lambda: called.append(1)) for batch in (1, 2, 4)}
-    assert len(called) == wanted.simulations
+    found = {n: predict(some, costs, specs, n, lambda: called.append(1)) for n in (1, 2, 4)}
+    assert len(called) == sum(simulations_of(some, specs, batch) for batch in found)
+    prices = {batch: one.policies for batch, one in found.items()}
     for category in (None, "same", "other"):
         part = some if category is None else some.of(category=category)
         baseline, mine = (
@@ -334,23 +343,21 @@ def test_gains_are_the_simulator_s_and_by_category() -> None:
         )
         assert baseline is not None
         assert mine is not None
-        found = prices[1]["lookup:3"][category].speedup
-        assert found is not None
-        assert found.value == pytest.approx(baseline / mine)
+        speedup = prices[1]["lookup:3"][category].speedup
+        assert speedup is not None
+        assert speedup.value == pytest.approx(baseline / mine)
     assert prices[1]["lookup:3"]["same"].pays
     assert prices[1]["lookup:3"]["other"].pays is False
     assert "no figure" in prices[1]["lookup:7"][None].missing
     assert prices[1]["lookup:7"][None].pays is None
-    assert best_of(prices[1], "same", fixed=True)[0] == "lookup:3"
+    assert found[1].best_of("same", fixed=True)[0] == "lookup:3"
     assert prices[2]["lookup:3"]["other"].missing == "Fewer answers than a batch of 2."
     assert prices[2]["lookup:3"]["same"].speedup is not None
-    assert best_of(prices[4], None) is None
+    assert found[4].best_of(None) is None
 
 
 def test_a_gain_that_other_answers_may_not_show_is_not_called_one() -> None:
     ratio = SimpleNamespace
-    from paceline.simulate.replay_costs import Price
-
     assert Price(ratio(value=1.3, low=1.1, high=1.5)).pays is True
     assert Price(ratio(value=1.3, low=0.9, high=1.8)).pays is None
     assert Price(ratio(value=1.02, low=1.01, high=1.03)).pays is False

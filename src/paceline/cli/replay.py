@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from paceline.cli.parser import Parser, at_least
 from paceline.cli.workloads import add_choice, workload_of
 from paceline.drafts.base import Draft
 from paceline.drafts.create import create_draft, engine_name, models_of
-from paceline.drafts.model import ModelDraft
 from paceline.engines.base import Engine
 from paceline.engines.load import load, load_tokenizer
 from paceline.errors import DataError, SettingError
@@ -26,10 +26,23 @@ from paceline.policy.acceptance import MOST
 from paceline.policy.costs import Costs, read_costs, shipped_costs
 from paceline.simulate.fixed_limits import Answers
 from paceline.simulate.record import is_replayable, sources_of
-from paceline.simulate.replay import Log, check_kinds, check_replayable, read_log, replay
-from paceline.simulate.replay_costs import AUTO, Wanted, prices_of, whose
-from paceline.simulate.replay_result import ReplayResult
-from paceline.simulate.replay_summary import card
+from paceline.simulate.replay import (
+    Log,
+    check_kinds,
+    check_replayable,
+    counts_of,
+    read_log,
+    replay,
+)
+from paceline.simulate.result import (
+    AUTO,
+    ReplayDocument,
+    ReplayedDraft,
+    predict,
+    simulations_of,
+    whose,
+)
+from paceline.simulate.summary import replay_summary
 from paceline.simulate.trace import Recording, RecordingHeader, Trace, write
 from paceline.types import Sampling
 
@@ -158,26 +171,30 @@ def run(args: argparse.Namespace) -> int:
             has_confidence=tuple(name for name, draft in drafts.items() if draft.has_confidence),
             command=("paceline", *sys.argv[1:]),
         )
-        result = ReplayResult(
-            target_metadata(target),
-            workload,
-            log,
-            sampling.temperature,
-            {name: draft_metadata(draft) for name, draft in drafts.items()},
-            whose=[] if costs is None else whose(costs, target, drafts),
-            notes=_temperature_notes(sampling.temperature, drafts),
+        notes = [] if costs is None else whose(costs, target, drafts)
+        result = ReplayDocument(
+            command=header.command,
+            complete=False,
+            target=target_metadata(target),
+            workload=workload.metadata(),
+            temperature=sampling.temperature,
+            answers=counts_of(log, 0),
+            drafts={name: ReplayedDraft(draft_metadata(d), {}) for name, d in drafts.items()},
+            costs=args.costs,
+            notes=[*notes, *_temperature_notes(sampling.temperature, drafts)],
         )
         traces: list[Trace] = []
         try:
-            _replay(log, drafts, target.tokenizer.end_tokens, traces, header, out)
+            _replay(log, drafts, target, traces, header, out)
             result.complete = True
         except KeyboardInterrupt:
             print("Interrupted; what was replayed is kept.", file=sys.stderr)
     if not traces:
         raise DataError("No answer was replayed: it was interrupted.", "Run it again.")
+    result.answers = counts_of(log, len(traces))
     _judge(args, result, Recording(header, tuple(traces)), costs)
-    document = {"command": list(header.command), **result.as_document()}
-    print(json.dumps(document, ensure_ascii=False) if args.json else card(result))
+    text = json.dumps(result.as_json(), ensure_ascii=False) if args.json else replay_summary(result)
+    print(text)
     if out is not None:
         print(f"The recording is in {out}: `paceline simulate {out} --costs …`.", file=sys.stderr)
     return 0 if result.complete else 1
@@ -245,7 +262,7 @@ def _temperature_notes(temperature: float, drafts: Mapping[str, Draft]) -> list[
             f"Sampled at temperature {temperature:g}: what a lookup gets right in these answers "
             "is what it would get right in new ones, but for chance."
         )
-    if any(isinstance(draft, ModelDraft) for draft in drafts.values()):
+    if any(draft.teacher_forced for draft in drafts.values()):
         notes.append(
             f"Sampled at temperature {temperature:g}: a model draft is judged as if it offered its "
             "likeliest tokens. One that draws them as the target does is accepted otherwise; only "
@@ -257,7 +274,7 @@ def _temperature_notes(temperature: float, drafts: Mapping[str, Draft]) -> list[
 def _replay(
     log: Log,
     drafts: Mapping[str, Draft],
-    ends: Collection[int],
+    target: Engine,
     traces: list[Trace],
     header: RecordingHeader,
     out: Path | None,
@@ -268,7 +285,7 @@ def _replay(
         if file is not None:
             write(header, file)
         bar = stack.enter_context(_bar(log.tokens, "token"))
-        for trace in replay(log, drafts, ends):
+        for trace in replay(log, drafts, target):
             traces.append(trace)
             if file is not None:
                 write(trace, file)
@@ -282,28 +299,23 @@ def _bar(total: int, unit: str) -> Any:
 
 
 def _judge(
-    args: argparse.Namespace, result: ReplayResult, recording: Recording, costs: Costs | None
+    args: argparse.Namespace, result: ReplayDocument, recording: Recording, costs: Costs | None
 ) -> None:
     """Fill in the figures, and the prices where there are costs."""
-    result.replayed = len(recording.traces)
-    for name in recording.header.sources:
+    for name, draft in result.drafts.items():
         answers = Answers(recording.traces, name)
-        result.outcomes[name] = {
-            max_draft_tokens: answers.outcomes(max_draft_tokens)
-            for max_draft_tokens in args.max_draft_tokens
-        }
+        limits = {limit: answers.outcomes(limit) for limit in args.max_draft_tokens}
+        result.drafts[name] = replace(draft, limits=limits)
     if costs is None:
         return
-    result.costs = args.costs
-    priced = [
-        name for name, free in recording.header.sources.items() if free or name in costs.drafts
+    sources = recording.header.sources
+    priced = [name for name, free in sources.items() if free or name in costs.drafts]
+    result.notes += [
+        f"The costs have no figures of the draft {name!r}, so it isn't priced; they have: "
+        f"{', '.join(costs.drafts) or 'none'}."
+        for name in sources
+        if name not in priced
     ]
-    for name in recording.header.sources:
-        if name not in priced:
-            result.notes.append(
-                f"The costs have no figures of the draft {name!r}, so it isn't priced; they have: "
-                f"{', '.join(costs.drafts) or 'none'}."
-            )
     batches = args.batch or [1]
     most = max(costs.sequences)
     if max(batches) > most:
@@ -311,19 +323,12 @@ def _judge(
             f"The costs were measured with at most {most} sequences at once; beyond, a forward is "
             "priced as if its rows were theirs."
         )
-    specs = [
-        AUTO,
-        *(
-            f"{name}:{max_draft_tokens}"
-            for name in priced
-            for max_draft_tokens in args.max_draft_tokens
-        ),
-    ]
-    wanted = Wanted(recording, costs, specs if priced else [], batches)
+    specs = [AUTO, *(f"{name}:{limit}" for name in priced for limit in args.max_draft_tokens)]
+    total = sum(simulations_of(recording, specs, batch) for batch in batches if priced)
     try:
-        with _bar(wanted.simulations, "simulation") as bar:
+        with _bar(total, "simulation") as bar:
             for batch in batches if priced else ():
-                result.prices[batch] = prices_of(wanted, batch, bar.update)
+                result.predicted[batch] = predict(recording, costs, specs, batch, bar.update)
     except KeyboardInterrupt:
         result.complete = False
         print("Interrupted; what was predicted is kept.", file=sys.stderr)

@@ -156,6 +156,10 @@ class Draft(abc.ABC):
     """Chance that a token is right by its match length or confidence 0, 1, 2, …, before anything
     was counted; the last one holds beyond. None leaves it to the policy."""
 
+    teacher_forced: bool = False
+    """Whether its greedy proposals are the tokens with the largest logits of `engine`, so that one
+    pass over a finished answer tells them all (teacher forcing)."""
+
     observes_logits: bool = False
     """Whether it wants to see the target's rows of every round (`observe_logits`)."""
 

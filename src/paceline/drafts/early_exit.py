@@ -38,6 +38,7 @@ class EarlyExitDraft(ModelDraft):
     summary = "the target's own first layers, or some of them; transformers, layers=N or skip=N-M"
 
     takes = ""
+    teacher_forced = False
 
     engine: PartialEngine
 

@@ -51,6 +51,7 @@ class ModelDraft(Draft):
     summary = "a smaller model of the same family; needs its file, directory or name"
 
     takes = "model"
+    teacher_forced = True
     can_continue = True
 
     engine: Engine

@@ -106,6 +106,7 @@ class TreeDraft(ModelDraft):
     name = "tree"
     summary = "a smaller model's likeliest branches; needs a target and verifier for trees"
     branches = True
+    teacher_forced = False
     can_continue = False
 
     def __init__(

@@ -7,46 +7,11 @@ The rounds are those of `simulate` with the policy DRAFT:LIMIT, walked for all a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
+from paceline.simulate.result import ByCategory, Outcome
 from paceline.simulate.trace import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Pooled over rounds, those of the prompts apart; a rate that nothing speaks for is None.
-
-    tokens      emitted in these rounds
-    acceptance    entry i: share of the rounds that offered more than i tokens in which drafted
-                tokens 0…i were all accepted
-    offered     entry i: in how many rounds more than i tokens were offered
-    """
-
-    tokens: int
-    rounds: int
-    drafted_rounds: int
-    proposed: int
-    accepted: int
-    acceptance: tuple[float, ...]
-    offered: tuple[int, ...]
-
-    @property
-    def tokens_per_round(self) -> float | None:
-        return self.tokens / self.rounds if self.rounds else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        return self.accepted / self.proposed if self.proposed else None
-
-    def as_json(self) -> dict[str, Any]:
-        rates = {
-            "tokens_per_round": self.tokens_per_round,
-            "acceptance_rate": self.acceptance_rate,
-        }
-        return {**asdict(self), **rates}
 
 
 class Answers:
@@ -72,8 +37,8 @@ class Answers:
         numbers = [names.index(trace.category) for trace in traces]
         self._category, self._names = np.repeat(numbers, lengths), names
 
-    def outcomes(self, max_draft_tokens: int) -> dict[str | None, Outcome]:
-        """By category, and under None of all answers together."""
+    def outcomes(self, max_draft_tokens: int) -> ByCategory[Outcome]:
+        """What always asking for so many tokens comes to."""
         drafted = np.minimum(np.minimum(self._room - 1, max_draft_tokens), self._offered)
         right = np.minimum(drafted, self._right)
         emitted = np.minimum(right + 1, self._left)
@@ -83,11 +48,13 @@ class Answers:
         judged = np.where(last & (right == self._left), right, drafted)
         rounds = np.stack([judged, right, emitted, drafted > 0])[:, visited]
         category = self._category[visited]
-        found: dict[str | None, Outcome] = {
-            name: _outcome(rounds[:, category == number]) for number, name in enumerate(self._names)
-        }
-        found[None] = _outcome(rounds)
-        return found
+        return ByCategory(
+            _outcome(rounds),
+            {
+                name: _outcome(rounds[:, category == number])
+                for number, name in enumerate(self._names)
+            },
+        )
 
     def _walk(self, following: np.ndarray) -> np.ndarray:
         """The moments at which rounds begin: of every answer the first, then of all those that
@@ -108,14 +75,18 @@ def _outcome(rounds: np.ndarray) -> Outcome:
     proposed, accepted, emitted, drafted = rounds
     offered, survived = (_more_than(counts) for counts in (proposed, accepted))
     survived = np.append(survived, np.zeros(len(offered) - len(survived), dtype=np.int64))
+    tokens, count = int(emitted.sum()), rounds.shape[1]
+    asked, right = int(proposed.sum()), int(accepted.sum())
     return Outcome(
-        int(emitted.sum()),
-        rounds.shape[1],
-        int(drafted.sum()),
-        int(proposed.sum()),
-        int(accepted.sum()),
-        tuple((survived / np.maximum(offered, 1)).tolist()),
-        tuple(offered.tolist()),
+        tokens=tokens,
+        rounds=count,
+        drafted_rounds=int(drafted.sum()),
+        proposed=asked,
+        accepted=right,
+        acceptance=tuple((survived / np.maximum(offered, 1)).tolist()),
+        offered=tuple(offered.tolist()),
+        tokens_per_round=tokens / count if count else None,
+        acceptance_rate=right / asked if asked else None,
     )
 
 

@@ -1,27 +1,27 @@
-"""How would a draft do on the answers that a log holds? Without the target: its answers are there
-already, and a draft is right where it offers what comes next in them.
+"""How a draft would do on the answers of a log, without the target: a draft is right where it
+offers what comes next in them.
 
-A draft that chooses its tokens outright is accepted with the target's own probability of each
-token. An answer is a draw from just those: so what such a draft gets right in it is what decoding
-would have accepted, at any temperature, up to chance. Of a greedily decoded answer it is exact.
+A deterministic token is accepted with the target's own probability of it, and an answer is sampled
+from just those. So what such a draft gets right in an answer is, but for sampling noise, what
+decoding would have accepted at any temperature. Of a greedily decoded answer it is exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.drafts.base import Draft
 from paceline.drafts.create import kinds_of, models_of
 from paceline.drafts.cross_tokenizer.reading import encode_after
-from paceline.drafts.model import ModelDraft
-from paceline.engines.base import Engine
+from paceline.engines.base import Engine, Job
 from paceline.engines.tokenizer import Tokenizer
 from paceline.errors import DataError, PacelineError, SettingError
 from paceline.policy.acceptance import MOST
-from paceline.simulate.forced import forced
+from paceline.sampling.processors import greedy_tokens
 from paceline.simulate.record import is_replayable, replayed
+from paceline.simulate.result import AnswerCounts
 from paceline.simulate.trace import SourceTrace, Trace
 
 LOGGED = "logged"
@@ -66,13 +66,6 @@ class Log:
         return sum(len(answer.output) for answer in self.answers)
 
 
-@dataclass(slots=True)
-class _Reading:
-    answers: list[LoggedAnswer] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    unanswered: int = 0
-
-
 def read_log(workload: Workload, target: Engine, *, max_tokens: int | None = None) -> Log:
     """The answers of a workload in the target's tokens. One that a model ended gets the end token
     that the model emitted and the log doesn't show.
@@ -83,23 +76,36 @@ def read_log(workload: Workload, target: Engine, *, max_tokens: int | None = Non
 
     Raises DataError if no answer is left.
     """
-    found = _Reading()
+    answers: list[LoggedAnswer] = []
+    failed: list[str] = []
     for prompt in workload.prompts:
-        if not prompt.answer:
-            found.unanswered += 1
-            continue
         try:
-            found.answers.append(_answer(prompt, prompt.answer, target, max_tokens))
+            if prompt.answer:
+                answers.append(_answer(prompt, prompt.answer, target, max_tokens))
         except PacelineError as error:
-            found.failed.append(f"{prompt.id}: {error}")
-    if not found.answers:
-        first = f" {found.failed[0]}" if found.failed else ""
+            failed.append(f"{prompt.id}: {error}")
+    unanswered = sum(not prompt.answer for prompt in workload.prompts)
+    if not answers:
+        first = f" {failed[0]}" if failed else ""
         raise DataError(
-            f"{workload.name} holds no answer to replay: {found.unanswered} of "
+            f"{workload.name} holds no answer to replay: {unanswered} of "
             f"{len(workload.prompts)} prompts have none.{first}",
             "Give a log of prompts with answers (docs/replay.md).",
         )
-    return Log(tuple(found.answers), found.unanswered, tuple(found.failed))
+    return Log(tuple(answers), unanswered, tuple(failed))
+
+
+def counts_of(log: Log, replayed: int) -> AnswerCounts:
+    """What a result says of a log of which so many answers were replayed."""
+    found = log.answers[:replayed]
+    return AnswerCounts(
+        replayed=replayed,
+        tokens=sum(len(answer.output) for answer in found),
+        unanswered=log.unanswered,
+        cut=sum(answer.cut for answer in found),
+        respelled=tuple(answer.id for answer in found if answer.respelled),
+        failed=log.failed,
+    )
 
 
 def _answer(prompt: WorkloadPrompt, text: str, target: Engine, most: int | None) -> LoggedAnswer:
@@ -178,7 +184,7 @@ def _unfit(kind: type[Draft]) -> str:
     """Why no draft of a kind can be replayed; empty if some can."""
     if kind.name == "none":
         return "offers nothing"
-    if kind is ModelDraft or kind.takes == "drafts":
+    if kind.teacher_forced or kind.takes == "drafts":
         return ""
     if kind.branches:
         return "offers trees, and a recording holds chains"
@@ -195,7 +201,7 @@ def check_replayable(drafts: Mapping[str, Draft], temperature: float) -> None:
     for name, draft in drafts.items():
         if draft.remembers:
             raise _unreplayable(name, "it remembers other requests, and would read each twice")
-        if type(draft) is ModelDraft:
+        if draft.teacher_forced:
             if draft.observes_logits and temperature > 0:
                 raise _unreplayable(name, "it calibrates itself by the target's rows")
         elif not is_replayable(draft):
@@ -209,11 +215,11 @@ def _unreplayable(name: str, reason: str) -> SettingError:
     )
 
 
-def replay(log: Log, drafts: Mapping[str, Draft], ends: Collection[int]) -> Iterator[Trace]:
+def replay(log: Log, drafts: Mapping[str, Draft], target: Engine) -> Iterator[Trace]:
     """One trace for each answer, in order, with every draft. They have no rounds: nothing was
     decoded.
 
-    ends    the target's end tokens
+    target    its tokenizer is enough
     """
     for answer in log.answers:
         yield Trace(
@@ -222,12 +228,91 @@ def replay(log: Log, drafts: Mapping[str, Draft], ends: Collection[int]) -> Iter
             prompt_tokens=len(answer.prompt),
             output_tokens=len(answer.output),
             most_tokens=answer.most_tokens,
-            sources={name: _judged(draft, answer, ends) for name, draft in drafts.items()},
+            sources={name: _judged(draft, answer, target) for name, draft in drafts.items()},
             configuration=LOGGED,
         )
 
 
-def _judged(draft: Draft, answer: LoggedAnswer, ends: Collection[int]) -> SourceTrace:
-    if isinstance(draft, ModelDraft):
-        return forced(draft, answer.prompt, answer.output, ends)
-    return replayed(draft, answer.prompt, answer.output)
+def _judged(draft: Draft, answer: LoggedAnswer, target: Engine) -> SourceTrace:
+    if not draft.teacher_forced:
+        return replayed(draft, answer.prompt, answer.output)
+    assert draft.engine is not None
+    usable = min(target.vocabulary_size, draft.engine.vocabulary_size)
+    ends = target.tokenizer.end_tokens
+    return forced(draft.engine, answer.prompt, answer.output, ends, usable)
+
+
+# Model drafts, by teacher forcing.
+
+ROWS = 64
+"""Rows that are asked for at once: of a vocabulary of 150,000 they take 40 MB."""
+
+
+def forced(
+    engine: Engine,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    ends: Collection[int],
+    usable: int | None = None,
+) -> SourceTrace:
+    """What a model draft would have offered greedily before each token of an answer, from one pass
+    over it (teacher forcing): as long as its likeliest tokens are the written ones, they are what
+    it would have drafted. In the prompt's round nothing is drafted: the first entry is 0.
+
+    engine    the draft's
+    ends      tokens behind which nothing is drafted
+    usable    so many of the first entries of its rows may be proposed; None is all
+
+    A proposal that has left the answer is taken to go on to the limit. In decoding it may end
+    sooner, by an end token that only the draft came to: then fewer tokens are rejected, and no
+    others are accepted.
+    """
+    choices = likeliest(engine, prompt, output, usable)
+    right, offered = [0] * len(output), [0] * len(output)
+    agreed = 0
+    for t in range(len(output) - 1, 0, -1):
+        agreed = agreed + 1 if choices[t] == output[t] else 0
+        right[t] = min(agreed, MOST)
+        offered[t] = min(_offered(choices, output, t, agreed, ends), MOST)
+    known = tuple(offered)
+    return SourceTrace((0,) * len(output), tuple(right), known, known)
+
+
+def _offered(
+    choices: Sequence[int | None], output: Sequence[int], t: int, agreed: int, ends: Collection[int]
+) -> int:
+    """How many tokens a proposal has whose first `agreed` are right, as far as is known."""
+    left = t + agreed  # where it leaves the answer
+    if agreed and output[left - 1] in ends:
+        return agreed
+    if left == len(output):
+        return MOST
+    if choices[left] is None:
+        return agreed
+    return agreed + 1 if choices[left] in ends else MOST
+
+
+def likeliest(
+    engine: Engine, prompt: Sequence[int], output: Sequence[int], usable: int | None = None
+) -> list[int | None]:
+    """Entry t: the token with the largest logit after the prompt and t tokens of the output. None
+    where the model can't follow: beyond its context, behind a token that it has no row for, and
+    from a row on that is no distribution."""
+    text = [*prompt, *output[:-1]]
+    known = next((i for i, token in enumerate(text) if token >= engine.vocabulary_size), len(text))
+    end = min(known, engine.capabilities.context_size)
+    found: list[int | None] = []
+    sequence = engine.open()
+    try:
+        if len(prompt) > 1 and end >= len(prompt):
+            engine.score([Job(sequence, text[: len(prompt) - 1])])
+        for start in range(len(prompt) - 1, end, ROWS):
+            part = text[start : min(start + ROWS, end)]
+            [rows] = engine.score([Job(sequence, part, rows=len(part))])
+            found += greedy_tokens(rows[:, :usable])
+            if None in found:
+                del found[found.index(None) :]
+                break
+    finally:
+        sequence.close()
+    return found + [None] * (len(output) - len(found))
