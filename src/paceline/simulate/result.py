@@ -92,7 +92,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestPolicy:
     """The policy with the largest predicted gain, and whether it pays (`Price.pays`)."""
 
     policy: str
@@ -108,7 +108,7 @@ class Prediction:
     """
 
     policies: Mapping[str, ByCategory[Price]]
-    best: ByCategory[Best | None]
+    best: ByCategory[BestPolicy | None]
 
     def best_of(self, category: str | None, *, fixed: bool = False) -> tuple[str, Price] | None:
         """The policy with the largest gain; None if none could be priced.
@@ -206,7 +206,7 @@ def predict(
             on_progress()
     parted = {spec: _parted(found) for spec, found in prices.items()}
     best = {
-        category: found and Best(found[0], found[1].pays)
+        category: found and BestPolicy(found[0], found[1].pays)
         for category in (None, *recording.categories)
         for found in [_best(parted, category)]
     }
