@@ -56,7 +56,7 @@ def another_package(monkeypatch: pytest.MonkeyPatch):
 
 def test_another_package_s_draft_is_found_and_a_built_in_s_name_is_ours(another_package) -> None:
     another_package(
-        EntryPoint("echo", "paceline.drafts.none:NoDraft", "paceline.drafts"),
+        EntryPoint("echo", "paceline.drafts.base:NoDraft", "paceline.drafts"),
         EntryPoint("lookup", "elsewhere:Lookup", "paceline.drafts"),
     )
     assert "echo" in plugins.names("draft")

@@ -6,6 +6,7 @@ a module is imported when its name is used, not before.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -48,3 +49,34 @@ def find(kind: str, name: str) -> Any:
     except Exception as error:  # whatever another package, or a library of ours, does on import
         extra = f"pip install 'paceline[{name}]'" if _is_ours(entry) else "Install it."
         raise SettingError(f"The {kind} {name!r} can't be imported: {error}.", extra) from error
+
+
+def read_options(
+    kind: str, name: str, written: Mapping[str, str], known: Mapping[str, Callable[[str], Any]]
+) -> dict[str, Any]:
+    """The values of a draft's or a verifier's options, as they are written behind its name.
+
+    known    what reads each option: int, float, str or `yes_or_no`
+
+    Raises SettingError for an option that is not known, or that can't be read.
+    """
+    found: dict[str, Any] = {}
+    for option, value in written.items():
+        if option not in known:
+            raise unknown_name(f"option of the {kind} {name!r}", option, known)
+        try:
+            found[option] = known[option](value)
+        except ValueError:
+            wanted = _KINDS_OF_VALUE.get(known[option], "yes or no")
+            raise SettingError(f"{option} is {value!r}.", f"It must be {wanted}.") from None
+    return found
+
+
+_KINDS_OF_VALUE: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+
+def yes_or_no(value: str) -> bool:
+    """The value of an option that is written yes or no. Raises ValueError for anything else."""
+    if value not in ("yes", "no"):
+        raise ValueError(value)
+    return value == "yes"

@@ -14,9 +14,8 @@ from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts import calibrate
 from paceline.drafts.base import Draft
-from paceline.drafts.combine import CascadeDraft, FirstDraft
+from paceline.drafts.combine import CascadeDraft, FirstDraft, MixtureDraft
 from paceline.drafts.lookup import LookupDraft
-from paceline.drafts.mixture import MixtureDraft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
 from paceline.testing import enumerate_outcomes

@@ -12,10 +12,9 @@ import pytest
 from paceline import Request, Sampling, StopConditions, fixed, generate
 from paceline.decode.generate import Generation, decode
 from paceline.decode.step import Decoder
-from paceline.drafts.base import Context, Draft
+from paceline.drafts.base import Context, Draft, NoDraft
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
-from paceline.drafts.none import NoDraft
 from paceline.engines.toy import ToyEngine
 from paceline.testing import enumerate_outcomes
 from paceline.types import Choice, Proposal

@@ -12,7 +12,7 @@ from paceline.decode.generate import decode
 from paceline.decode.stats import one_line, stats
 from paceline.decode.step import Decoder, with_chains
 from paceline.drafts.base import Draft
-from paceline.drafts.first_branch import first_branch
+from paceline.drafts.combine import first_branch
 from paceline.drafts.lookup import LookupDraft
 from paceline.drafts.model import ModelDraft
 from paceline.drafts.recycle import RecycleDraft

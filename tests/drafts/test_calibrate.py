@@ -17,8 +17,8 @@ from paceline.drafts.calibrate import (
     worth_by_factor,
     worth_by_weight,
 )
+from paceline.drafts.combine import MixtureDraft
 from paceline.drafts.lookup import LookupDraft
-from paceline.drafts.mixture import MixtureDraft
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
 from paceline.sampling.distribution import Distribution, mixed

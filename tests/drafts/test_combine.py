@@ -10,15 +10,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from paceline.drafts.base import Context, Draft
-from paceline.drafts.combine import CascadeDraft, FirstDraft
+from paceline.drafts.base import Context, Draft, NoDraft, draw_on
+from paceline.drafts.combine import CascadeDraft, FirstDraft, MixtureDraft
 from paceline.drafts.create import create_draft
 from paceline.drafts.lookup import LookupDraft, Store
-from paceline.drafts.mixture import MixtureDraft
 from paceline.drafts.model import ModelDraft
-from paceline.drafts.none import NoDraft
 from paceline.drafts.recycle import RecycleDraft
-from paceline.drafts.stepwise import draw_on
 from paceline.engines.toy import ToyEngine
 from paceline.errors import DraftError, SettingError
 from paceline.sampling.distribution import Distribution

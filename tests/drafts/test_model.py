@@ -13,7 +13,7 @@ from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
 from paceline.drafts.base import Context
 from paceline.drafts.model import ModelDraft
-from paceline.drafts.pairing import check_pair
+from paceline.drafts.vocabulary import check_pair
 from paceline.engines.toy import ToyEngine
 from paceline.errors import PairError
 from paceline.sampling.history import History

@@ -13,12 +13,11 @@ from pieces import model
 from paceline import Request, Sampling, StopConditions, fixed, generate
 from paceline.decode.generate import decode
 from paceline.decode.step import Decoder
-from paceline.drafts.base import Context, Draft
+from paceline.drafts.base import Context, Draft, NoDraft
 from paceline.drafts.combine import CascadeDraft
 from paceline.drafts.create import create_draft
 from paceline.drafts.cross_tokenizer.shared import SharedDraft
 from paceline.drafts.lookup import LookupDraft
-from paceline.drafts.none import NoDraft
 from paceline.engines.toy import ToyEngine
 from paceline.errors import PairError, SettingError
 from paceline.sampling.distribution import Distribution

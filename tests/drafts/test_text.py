@@ -11,9 +11,9 @@ from pieces import model
 from test_shared import EXACT, SETTINGS, commit, context, distribution, opened, variation
 
 from paceline import Sampling, StopConditions, generate
+from paceline.drafts.base import NoDraft
 from paceline.drafts.create import create_draft
 from paceline.drafts.cross_tokenizer.text import TextDraft
-from paceline.drafts.none import NoDraft
 from paceline.engines.toy import ToyEngine
 from paceline.errors import SettingError
 from paceline.verify.block import BlockVerifier

@@ -11,8 +11,7 @@ import pytest
 from pieces import model
 
 from paceline.drafts.cross_tokenizer.reading import TextReader, encode_after
-from paceline.drafts.cross_tokenizer.vocabulary import MAP_FILE, overlap, vocabulary_digest
-from paceline.drafts.pairing import check_pair
+from paceline.drafts.vocabulary import MAP_FILE, check_pair, overlap, vocabulary_digest
 from paceline.engines.toy import ToyEngine
 from paceline.errors import PairError
 

@@ -12,7 +12,7 @@ from paceline.decode.round import Policy, Turn
 from paceline.decode.stop import Stopper
 from paceline.decode.stream import Stream
 from paceline.drafts.base import Context, Draft, VerifiedRound
-from paceline.drafts.first_branch import FirstBranch
+from paceline.drafts.combine import FirstBranch
 from paceline.engines.base import Engine, Job
 from paceline.errors import DraftError, PacelineError, PromptError, SettingError, unknown_name
 from paceline.sampling.history import History

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import abc
 import re
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from paceline import plugins
 from paceline.engines.base import Engine, Sequence
-from paceline.errors import SettingError
 from paceline.sampling.distribution import Distribution
 from paceline.sampling.history import History
 from paceline.sampling.rng import NumpyRng, Rng
@@ -80,6 +81,13 @@ class AnswerPreviews(NamedTuple):
     unwatched: AbstractSequence[int]
 
 
+Contexts: TypeAlias = AbstractSequence[Context]
+Limits: TypeAlias = AbstractSequence[int]
+"""Per context the most tokens that may be offered."""
+Drafted: TypeAlias = AbstractSequence[AbstractSequence[int]]
+"""Per context the drafted tokens that stand behind its history and in none."""
+
+
 class Draft(abc.ABC):
     """Proposes tokens for many sequences at once.
 
@@ -92,9 +100,7 @@ class Draft(abc.ABC):
     """
 
     @abc.abstractmethod
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
         """A proposal per context, of at most its limit (1 or more) of tokens. Fewer, or none, is
         a legal answer.
 
@@ -125,14 +131,21 @@ class Draft(abc.ABC):
         if not cls.summary:
             cls.summary = (cls.__doc__ or "").strip().partition("\n")[0]
 
+    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    """What reads each option that a specification may give: int, float, str, `plugins.yes_or_no`.
+    `create` passes them to the constructor by name."""
+
     @classmethod
-    def create(cls, target: Engine, **options: Any) -> Draft:  # noqa: ARG003
-        """A draft for a target, from the options of the command line's `-d name:key=value,…`."""
-        if options:
-            raise SettingError(
-                f"The draft {cls.name!r} has no option {min(options)!r}.", "Leave it out."
-            )
-        return cls()
+    def create(cls, target: Engine, **written: Any) -> Draft:
+        """A draft for a target, from the options of the command line's `-d name:key=value,…`, and
+        from the `engine` or the `drafts` that it takes. The constructor gets `engine, target`, or
+        `drafts`, or neither, and the options. Raises SettingError for one that it doesn't have."""
+        parts: tuple[Any, ...] = ()
+        if cls.takes == "model":
+            parts = written.pop("engine"), target
+        elif cls.takes == "drafts":
+            parts = (written.pop("drafts"),)
+        return cls(*parts, **plugins.read_options("draft", cls.name, written, cls.options))
 
     # What the policy may know.
 
@@ -193,9 +206,7 @@ class Draft(abc.ABC):
         `open`, when that is all of them."""
         return 0
 
-    def next_distributions(
-        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Distribution | None]:
+    def next_distributions(self, contexts: Contexts, drafted: Drafted) -> list[Distribution | None]:
         """Per context the distribution of its next token behind these drafted tokens, its own or
         another's, which stand behind the history and in none; None where it has nothing to offer.
         Only for a draft that `can_continue`.
@@ -214,7 +225,7 @@ class Draft(abc.ABC):
     def open(self, context: Context) -> None:  # noqa: B027
         """A request begins."""
 
-    def prefill(self, contexts: AbstractSequence[Context]) -> None:  # noqa: B027
+    def prefill(self, contexts: Contexts) -> None:  # noqa: B027
         """Read the prompts, so that the first proposal costs what every other costs."""
 
     def observe(self, context: Context, committed: AbstractSequence[int]) -> None:  # noqa: B027
@@ -235,3 +246,76 @@ class Draft(abc.ABC):
 
     def release(self) -> None:  # noqa: B027
         """Free what the draft holds, a model for instance."""
+
+
+class NoDraft(Draft):
+    """Offers nothing: every round is one of ordinary decoding. Also the smallest draft there can
+    be."""
+
+    name = "none"
+    summary = "ordinary decoding; needs nothing"
+
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:  # noqa: ARG002
+        """Nothing for each."""
+        return [Proposal((), self.name) for _ in contexts]
+
+
+@dataclass(slots=True)
+class _StepwiseTurn:
+    """One context's proposal in the making."""
+
+    context: Context
+    max_draft_tokens: int
+    before: AbstractSequence[int]
+    tokens: list[int] = field(default_factory=list)
+    distributions: list[Distribution | None] = field(default_factory=list)
+
+    @property
+    def drafted(self) -> list[int]:
+        return [*self.before, *self.tokens]
+
+    def take(self, distribution: Distribution | None) -> bool:
+        """One more token, with its distribution; False if the proposal ends here.
+
+        Ending before a draw is exact: nothing has been drawn that could be dropped. A token that
+        was drawn is kept before stopping: to drop it for what it is would break exactness.
+        """
+        if distribution is None:
+            return False
+        self.tokens.append(self.context.rng.sample(distribution))
+        self.distributions.append(None if distribution.single is not None else distribution)
+        return self.may_go_on
+
+    @property
+    def may_go_on(self) -> bool:
+        if len(self.tokens) >= self.max_draft_tokens:
+            return False
+        last = self.tokens or self.before
+        return not last or last[-1] not in self.context.stop_tokens
+
+
+def draw_on(
+    draft: Draft,
+    contexts: Contexts,
+    limits: AbstractSequence[int],
+    before: AbstractSequence[AbstractSequence[int]] | None = None,
+) -> list[Proposal]:
+    """A proposal per context, drawn token by token from `draft.next_distributions`, up to its
+    limit, a stop token, or where the draft has nothing to offer.
+
+    before    per context the drafted tokens behind which it begins; they are no part of what is
+              returned
+    """
+    starts = before if before is not None else [()] * len(contexts)
+    turns = [_StepwiseTurn(*turn) for turn in zip(contexts, limits, starts, strict=True)]
+    active = [turn for turn in turns if turn.may_go_on]
+    while active:
+        distributions = draft.next_distributions(
+            [t.context for t in active], [t.drafted for t in active]
+        )
+        active = [
+            turn
+            for turn, distribution in zip(active, distributions, strict=True)
+            if turn.take(distribution)
+        ]
+    return [Proposal(tuple(t.tokens), draft.name, tuple(t.distributions)) for t in turns]

@@ -1,4 +1,5 @@
-"""Drafts made of drafts: the first that has something to offer, and one going on behind another.
+"""Drafts made of drafts: the first that has something to offer, one going on behind another, two
+mixed, and the first branches of another's trees.
 
 Each part is told everything, so that any of them may be asked at any time; and each combination is
 a draft again.
@@ -6,16 +7,19 @@ a draft again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as AbstractSequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
-from paceline.drafts.base import Context, Draft, VerifiedRound
-from paceline.drafts.options import read_options
-from paceline.drafts.stepwise import draw_on
-from paceline.engines.base import Engine
+from paceline.drafts.base import Context, Contexts, Draft, Drafted, Limits, VerifiedRound, draw_on
+from paceline.drafts.calibrate import WEIGHTS, Calibration, is_greedy, worth_by_weight
 from paceline.errors import DraftError, SettingError
+from paceline.plugins import yes_or_no
+from paceline.sampling.distribution import Distribution, mixed
 from paceline.types import Preview, Proposal
+
+log = logging.getLogger("paceline")
 
 
 class CombinedDraft(Draft):
@@ -38,12 +42,6 @@ class CombinedDraft(Draft):
         if len(dear) == 1:  # the whole can be priced by the only one that isn't free
             self.engine, self.forwards = dear[0].engine, dear[0].forwards
 
-    @classmethod
-    def create(cls, target: Engine, **options: Any) -> CombinedDraft:  # noqa: ARG003
-        parts = options.pop("drafts")
-        read_options(cls.name, options, {})
-        return cls(parts)
-
     @property
     def remembers(self) -> bool:
         return any(part.remembers for part in self.parts)
@@ -58,7 +56,7 @@ class CombinedDraft(Draft):
                 opened.callback(part.close, context)
             opened.pop_all()
 
-    def prefill(self, contexts: AbstractSequence[Context]) -> None:
+    def prefill(self, contexts: Contexts) -> None:
         for part in self.parts:
             part.prefill(contexts)
 
@@ -109,9 +107,7 @@ class FirstDraft(CombinedDraft):
                 break
         return found
 
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
         found = [Proposal((), self.name)] * len(contexts)
         for part in self.parts:
             waiting = [i for i, proposal in enumerate(found) if not proposal.tokens]
@@ -143,9 +139,7 @@ class CascadeDraft(CombinedDraft):
             )
         check_can_continue(self.name, parts[1:])
 
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
         found = self.parts[0].propose(contexts, limits)
         if any(proposal.parents is not None for proposal in found):
             raise DraftError(
@@ -165,6 +159,178 @@ class CascadeDraft(CombinedDraft):
             for index in range(len(proposal.tokens))
         ]
         return Proposal(first.tokens + more.tokens, self.name, tuple(distributions))
+
+
+class MixtureDraft(CombinedDraft):
+    """Each token is drawn from weight·q_A + (1 − weight)·q_B, both behind the same drafted tokens,
+    and that mixture is the distribution it is told with; where one has none, the other's
+    distribution. Of a drafted token Σ min(p, q) is accepted: a lookup (one-hot) gives what it is
+    sure of, a model covers the rest.
+
+    Where the request is greedy, so is the target, and mixing could only lose: the heavier draft's
+    token is taken outright (the first one's at 0.5), the lighter is asked where that has none.
+
+    parts        two drafts that can go on behind drafted tokens
+    weight       of the first, from 0 to 1
+    calibrate    begin with that weight, and choose it by what the target said in earlier rounds of
+                 the request
+
+    Raises SettingError for other parts, and for a weight outside.
+    """
+
+    name = "mixture"
+    summary = (
+        "two drafts' distributions mixed at each position; weight=W (of the first), DRAFT+DRAFT"
+    )
+
+    options: ClassVar = {"weight": float, "calibrate": yes_or_no}
+    can_continue = True
+
+    def __init__(
+        self, parts: AbstractSequence[Draft], weight: Any = 0.5, *, calibrate: bool = False
+    ) -> None:
+        super().__init__(parts)
+        if len(parts) > 2:
+            raise SettingError(
+                f"A mixture of {len(parts)} drafts was asked for.", "Name two of them."
+            )
+        if not 0 <= weight <= 1:
+            raise SettingError(f"weight is {weight}.", "It must be from 0 to 1.")
+        check_can_continue(self.name, parts)
+        self.weight, self.calibrate = weight, calibrate
+        self.observes_logits = self.observes_logits or calibrate
+        self._calibrations: dict[Context, Calibration] = {}
+
+    def open(self, context: Context) -> None:
+        super().open(context)
+        if self.calibrate and not is_greedy(context.sampling):
+            self._calibrations[context] = Calibration(WEIGHTS, self.weight)
+
+    def close(self, context: Context) -> None:
+        self._calibrations.pop(context, None)
+        super().close(context)
+
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
+        return draw_on(self, contexts, limits)
+
+    def next_distributions(self, contexts: Contexts, drafted: Drafted) -> list[Distribution | None]:
+        heavier, lighter = self.parts if self.weight >= 0.5 else reversed(self.parts)
+        distributions = dict(enumerate(heavier.next_distributions(contexts, drafted)))
+        asked = [
+            index
+            for index, context in enumerate(contexts)
+            if distributions[index] is None or not is_greedy(context.sampling)
+        ]
+        others = lighter.next_distributions(
+            [contexts[i] for i in asked], [drafted[i] for i in asked]
+        )
+        for i, other in zip(asked, others, strict=True):
+            both = (
+                (distributions[i], other) if heavier is self.parts[0] else (other, distributions[i])
+            )
+            distributions[i] = self._mixed(contexts[i], drafted[i], *both)
+        return list(distributions.values())
+
+    def _mixed(
+        self,
+        context: Context,
+        drafted: AbstractSequence[int],
+        first: Distribution | None,
+        second: Distribution | None,
+    ) -> Distribution | None:
+        if first is None or second is None:
+            return second if first is None else first
+        calibration = self._calibrations.get(context)
+        if calibration is None:
+            return mixed(first, second, self.weight)
+        calibration.told[tuple(drafted)] = first, second
+        return mixed(first, second, calibration.value)
+
+    def observe_logits(self, context: Context, verified: VerifiedRound) -> None:
+        super().observe_logits(context, verified)
+        calibration = self._calibrations.get(context)
+        if calibration is not None:
+            for target, (first, second) in calibration.on_path(verified):
+                calibration.learn(worth_by_weight(target, first, second))
+
+    def metadata(self) -> dict[str, Any]:
+        return {**super().metadata(), "weight": self.weight, "calibrate": self.calibrate}
+
+
+class FirstBranch(CombinedDraft):
+    """Another draft, of whose trees the first branch is offered. It warns once.
+
+    draft     releases with this one
+    unable    what takes no trees: "verifier chain"
+    """
+
+    name = "first-branch"
+    summary = "the first branch of another draft's trees"
+
+    def __init__(self, draft: Draft, unable: str) -> None:
+        self.parts, self._unable = [draft], unable
+        self.engine, self.forwards = draft.engine, draft.forwards
+        self.previewable, self.has_confidence, self.prior = (
+            draft.previewable,
+            draft.has_confidence,
+            draft.prior,
+        )
+        self.observes_logits = draft.observes_logits
+
+    def preview(self, context: Context, most: int) -> Preview:
+        """The first branch of what the other one previews."""
+        found = self.parts[0].preview(context, most)
+        if found.parents is None:
+            return found
+        path = _first_children(found.parents)
+        confidences = (
+            None if found.confidences is None else [found.confidences[index] for index in path]
+        )
+        return Preview([found.tokens[index] for index in path], found.match_length, confidences)
+
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
+        """The first branch of each of the other one's proposals."""
+        return [self._chain(proposal) for proposal in self.parts[0].propose(contexts, limits)]
+
+    def metadata(self) -> dict[str, Any]:
+        """The other draft's."""
+        return self.parts[0].metadata()
+
+    def _chain(self, proposal: Proposal) -> Proposal:
+        if proposal.parents is not None and self._unable:
+            log.warning(
+                "The draft %s offers trees, and the %s takes chains: the first branch of each goes "
+                "instead.",
+                proposal.source,
+                self._unable,
+            )
+            self._unable = ""
+        return first_branch(proposal)
+
+
+def first_branch(proposal: Proposal) -> Proposal:
+    """The chain of first children; a chain is its own.
+
+    Which tokens stay is told by their places, not by what was sampled, and a first child's
+    distribution looks at no sibling: so decoding stays exact.
+    """
+    if proposal.parents is None:
+        return proposal
+    path = _first_children(proposal.parents)
+    distributions = proposal.distributions
+    return Proposal(
+        tuple(proposal.tokens[index] for index in path),
+        proposal.source,
+        None if distributions is None else tuple(distributions[index] for index in path),
+    )
+
+
+def _first_children(parents: AbstractSequence[int]) -> list[int]:
+    path: list[int] = []
+    for index, parent in enumerate(parents):
+        if parent == (path[-1] if path else -1):
+            path.append(index)
+    return path
 
 
 def check_can_continue(whole: str, parts: AbstractSequence[Draft]) -> None:

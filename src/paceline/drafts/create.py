@@ -8,8 +8,8 @@ from typing import Any
 from paceline import plugins
 from paceline.drafts.base import Draft
 from paceline.drafts.cross_tokenizer.shared import SharedDraft
-from paceline.drafts.cross_tokenizer.vocabulary import MAP_FILE
 from paceline.drafts.model import ModelDraft
+from paceline.drafts.vocabulary import MAP_FILE
 from paceline.engines import load as engines
 from paceline.engines.base import Engine
 from paceline.errors import SettingError, unknown_name

@@ -2,7 +2,7 @@
 
 The draft shares the target's weights and its key-value cache, so it is never behind: what it writes
 for drafted tokens lies after the target's own entries, and the verifying forward writes over it
-(Zhang et al. 2024, Draft & Verify; Elhoushi et al. 2024, LayerSkip). Drawing is `ModelDraft`'s.
+(Zhang et al. 2024, Draft & Verify; Elhoushi et al. 2024, LayerSkip). Sampling is `ModelDraft`'s.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.drafts.base import Context
-from paceline.drafts.model import ModelDraft, _State
+from paceline.drafts.base import Context, Contexts
+from paceline.drafts.model import EngineDraft, ModelDraft, ModelState
 from paceline.engines.base import Engine
 from paceline.errors import DataError, PairError, SettingError
 
@@ -43,9 +43,7 @@ class EarlyExitDraft(ModelDraft):
     engine: PartialEngine
 
     def __init__(self, engine: PartialEngine) -> None:
-        self.fit = "the target's own tokens"
-        self.engine = engine
-        self._states = {}
+        EngineDraft.__init__(self, engine, "the target's own tokens")
         self.usable = engine.vocabulary_size
 
     @classmethod
@@ -93,26 +91,27 @@ class EarlyExitDraft(ModelDraft):
         return cls(PartialEngine(target, kept, head))  # type: ignore[arg-type]
 
     def open(self, context: Context) -> None:
+        """Follow the target's own sequence."""
         if context.sequence is None:
             raise SettingError(
                 "The draft 'early-exit' needs the target's own sequence, and here it gets none.",
                 "Use it as a draft of the target's decoding, not behind another draft.",
             )
-        self._states[context] = _State(self.engine.open(context.sequence), context.sampling)
+        sequence, tokens = self.engine.open(context.sequence), context.history.tokens
+        self._states[context] = ModelState(sequence, context.sampling, tokens)
 
-    def prefill(self, contexts: AbstractSequence[Context]) -> None:
+    def prefill(self, contexts: Contexts) -> None:
         """Nothing to read: the target's own entries are the draft's."""
 
     def pending_tokens(self, context: Context) -> int:  # noqa: ARG002
         return 1
 
-    def _missing(self, context: Context, drafted: AbstractSequence[int]) -> list[int]:
-        state = self._states[context]
+    def _missing(self, state: ModelState, drafted: AbstractSequence[int]) -> list[int]:
         sequence: Any = state.sequence
         if sequence.followed < sequence.base:  # the target has read on since
             sequence.follow()
             state.agreed = sequence.followed
-        return super()._missing(context, drafted)
+        return super()._missing(state, drafted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.drafts.automaton import Follower, SuffixAutomaton
-from paceline.drafts.base import AnswerPreviews, Context, Draft
-from paceline.drafts.options import read_options
+from paceline.drafts.base import AnswerPreviews, Context, Contexts, Draft, Drafted, Limits
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
 from paceline.sampling.distribution import Distribution
@@ -63,6 +62,7 @@ class LookupDraft(Draft):
     name = "lookup"
     summary = "what followed the last longest match in prompt and output; needs nothing"
 
+    options: ClassVar = {"min_match": int, "reach": float, "store": lambda store: store}
     previewable = True
     has_confidence = True
     can_continue = True
@@ -82,20 +82,19 @@ class LookupDraft(Draft):
         self._states: dict[Context, _State] = {}
 
     @classmethod
-    def create(cls, target: Engine, **options: Any) -> LookupDraft:
-        """Options min_match (whole number), reach (number), store (a name: requests of this
-        process that give the same name and target share it)."""
-        settings = read_options(cls.name, options, {"min_match": int, "reach": float, "store": str})
-        if "store" in settings:
-            key = (settings["store"], target.name, target.model, target.vocabulary_size)
-            settings["store"] = _NAMED_STORES.setdefault(key, Store())
-        return cls(**settings)
+    def create(cls, target: Engine, **written: Any) -> Draft:
+        """The option `store` is a name: requests of this process that give the same name and
+        target share it."""
+        if "store" in written:
+            key = (written["store"], target.name, target.model, target.vocabulary_size)
+            written["store"] = _NAMED_STORES.setdefault(key, Store())
+        return super().create(target, **written)
 
     def open(self, context: Context) -> None:
         shared = Follower(self.store.automaton) if self.store is not None else None
         self._states[context] = _State(SuffixAutomaton(), shared)
 
-    def prefill(self, contexts: AbstractSequence[Context]) -> None:
+    def prefill(self, contexts: Contexts) -> None:
         for context in contexts:
             self.observe(context, context.history.tokens)
 
@@ -105,9 +104,7 @@ class LookupDraft(Draft):
         if state.shared is not None:
             state.shared.extend(committed)
 
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
         return [
             Proposal(tuple(self._continuation(self._states[context], max_draft_tokens)), self.name)
             for context, max_draft_tokens in zip(contexts, limits, strict=True)
@@ -142,9 +139,7 @@ class LookupDraft(Draft):
         right = list(map(min, offered, agreed))
         return AnswerPreviews(lengths, offered, right, [unwatched[length] for length in lengths])
 
-    def next_distributions(
-        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Distribution | None]:
+    def next_distributions(self, contexts: Contexts, drafted: Drafted) -> list[Distribution | None]:
         """One-hot, or None without a match. Drafted tokens are matched like committed ones: what
         comes behind them counts only if they are accepted."""
         asked = zip(contexts, drafted, strict=True)

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from paceline.drafts.base import Context, Draft, VerifiedRound
-from paceline.drafts.options import read_options, yes_or_no
+from paceline.drafts.base import Context, Contexts, Draft, Limits, VerifiedRound
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
+from paceline.plugins import yes_or_no
 from paceline.sampling.top_k import candidates
 from paceline.types import Array, Preview, Proposal
 
@@ -77,6 +76,7 @@ class RecycleDraft(Draft):
     name = "recycle"
     summary = "what the target held likely after the same tokens; trees; needs nothing"
 
+    options: ClassVar = {"branches": int, "kept": int, "lasting": yes_or_no}
     previewable = True
     has_confidence = True
     observes_logits = True
@@ -92,14 +92,11 @@ class RecycleDraft(Draft):
         self._tables: dict[Context, SuccessorTable] = {}
 
     @classmethod
-    def create(cls, target: Engine, **options: Any) -> RecycleDraft:
-        """Options branches, kept (whole numbers), lasting (yes or no). Without `branches`, trees
-        where the target can score them, else chains."""
-        known: dict[str, Callable[[str], Any]] = {"branches": int, "kept": int}
-        settings = read_options(cls.name, options, known | {"lasting": yes_or_no})
+    def create(cls, target: Engine, **written: Any) -> Draft:
+        """Without the option `branches`, trees where the target can score them, else chains."""
         if not target.capabilities.trees:
-            settings.setdefault("branches", 1)
-        return cls(**settings)
+            written.setdefault("branches", "1")
+        return super().create(target, **written)
 
     @property
     def remembers(self) -> bool:
@@ -137,12 +134,10 @@ class RecycleDraft(Draft):
             table.learn(text[at - 1] if at else None, text[at], [(token, 1.0)])
 
     def preview(self, context: Context, most: int) -> Preview:
-        tokens, parents, chances = self._grow(context, most)
-        return Preview(tokens, 0, [level(rng) for rng in chances], parents)
+        tokens, parents, probs = self._grow(context, most)
+        return Preview(tokens, 0, [level(p) for p in probs], parents)
 
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
         found = []
         for context, max_draft_tokens in zip(contexts, limits, strict=True):
             tokens, parents, _ = self._grow(context, max_draft_tokens)
@@ -155,7 +150,7 @@ class RecycleDraft(Draft):
         table, committed = self._tables[context], context.history.tokens
         tokens: list[int] = []
         parents: list[int] = []
-        chances: list[float] = []
+        probs: list[float] = []
         waiting: list[tuple[float, int, int, int, int, float]] = []
         order = 0
 
@@ -175,10 +170,10 @@ class RecycleDraft(Draft):
                 break
             tokens.append(token)
             parents.append(parent)
-            chances.append(rng)
+            probs.append(rng)
             if token not in context.stop_tokens:
                 add(len(tokens) - 1, -negative, before, token)
-        return tokens, parents, chances
+        return tokens, parents, probs
 
     def metadata(self) -> dict[str, Any]:
         return {

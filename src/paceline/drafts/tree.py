@@ -9,14 +9,12 @@ samples. It pays where many rows cost the target hardly more than one.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from paceline.drafts.base import Context
+from paceline.drafts.base import Context, Contexts, Limits
 from paceline.drafts.calibrate import is_greedy
 from paceline.drafts.model import ModelDraft
-from paceline.drafts.options import read_options
 from paceline.engines.base import Engine, Job
 from paceline.errors import SettingError
 from paceline.sampling.distribution import Distribution, without
@@ -105,6 +103,7 @@ class TreeDraft(ModelDraft):
 
     name = "tree"
     summary = "a smaller model's likeliest branches; needs a target and verifier for trees"
+    options: ClassVar = {"depth": int, "branches": int}
     branches = True
     teacher_forced = False
     can_continue = False
@@ -126,14 +125,6 @@ class TreeDraft(ModelDraft):
         self.depth = self.forwards = depth
         self.most_branches = branches
 
-    @classmethod
-    def create(cls, target: Engine, **options: Any) -> TreeDraft:
-        """Options depth and branches (whole numbers)."""
-        engine = options.pop("engine", None)
-        assert isinstance(engine, Engine), "the specification names a model"
-        settings = read_options(cls.name, options, {"depth": int, "branches": int})
-        return cls(engine, target, **settings)
-
     def open(self, context: Context) -> None:
         super().open(context)
         if is_greedy(context.sampling):  # its distributions would name one token each
@@ -141,9 +132,7 @@ class TreeDraft(ModelDraft):
                 context.sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0
             )
 
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
         growths = [
             _Growth(context, max_draft_tokens, is_greedy(context.sampling), self.most_branches)
             for context, max_draft_tokens in zip(contexts, limits, strict=True)
@@ -166,7 +155,7 @@ class TreeDraft(ModelDraft):
         """Score what was added last; False if nothing can grow on. The whole tree is fed again: no
         engine need extend one."""
         active = [g for g in growths if g.unscored and len(g.tokens) < g.max_draft_tokens]
-        active = [g for g in active if self._follows(g.context, g.tokens)]
+        active = [g for g in active if self._follows(self._states[g.context], g.tokens)]
         if not active:
             return False
         jobs = []

@@ -19,7 +19,7 @@ import tiny_transformers as tiny
 
 from paceline import StopConditions, create_draft, generate
 from paceline.cli.main import main
-from paceline.drafts.cross_tokenizer.vocabulary import MAP_FILE, read_map
+from paceline.drafts.vocabulary import MAP_FILE, read_map
 from paceline.engines.transformers.engine import TransformersEngine
 from paceline.errors import DataError, ModelError, SettingError
 from paceline.train.derive import layers as layers_module

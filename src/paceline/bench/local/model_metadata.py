@@ -7,8 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from paceline.drafts.base import Draft
-from paceline.drafts.cross_tokenizer.vocabulary import vocabulary_digest
-from paceline.drafts.pairing import matters
+from paceline.drafts.vocabulary import matters, vocabulary_digest
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Tokenizer
 

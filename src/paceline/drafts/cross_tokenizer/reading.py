@@ -8,15 +8,47 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 
-from paceline.drafts.cross_tokenizer.vocabulary import by_bytes
+from paceline.drafts.base import Context, Contexts, Drafted
+from paceline.drafts.model import EngineDraft, ModelState
+from paceline.drafts.vocabulary import by_bytes
+from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Tokenizer
 from paceline.errors import PacelineError
+from paceline.types import Array
 
 log = logging.getLogger("paceline")
 
 # Put before a text whose own tokens are wanted: SentencePiece gives a text a space in front, and
 # that then stands before this.
 _ANCHOR = b"\n"
+
+
+class TranslatedDraft(EngineDraft):
+    """A model with another tokenizer, fed what is committed in its own tokens."""
+
+    def __init__(self, engine: Engine, target: Engine, fit: str) -> None:
+        super().__init__(engine, fit)
+        self.reader = TextReader(target.tokenizer, engine.tokenizer)
+
+    def observe(self, context: Context, committed: Sequence[int]) -> None:  # noqa: ARG002
+        """Put what was committed into the model's tokens."""
+        self._read(context)
+
+    def _read(self, context: Context) -> ModelState:
+        state, committed = self._states[context], context.history.tokens
+        new = committed[state.read :]
+        if not state.read:
+            state.tokens = self.reader.prompt(new)
+        elif new:
+            state.tokens += self.reader.read(new, state.drafted)
+        if new:
+            state.read, state.drafted = len(committed), []
+        return state
+
+    def _rows(self, contexts: Contexts, drafted: Drafted) -> list[Array | None]:
+        for context, own in zip(contexts, drafted, strict=True):
+            self._read(context).drafted = own
+        return super()._rows(contexts, drafted)
 
 
 class TextReader:
@@ -144,5 +176,5 @@ def encode_after(before: bytes, text: bytes, tokenizer: Tokenizer) -> list[int] 
     while start and length < len(text):
         start -= 1
         length += len(tokenizer.token_bytes(tokens[start]))
-    pending_tokens = tokens[start:]
-    return pending_tokens if b"".join(map(tokenizer.token_bytes, pending_tokens)) == text else None
+    found = tokens[start:]
+    return found if b"".join(map(tokenizer.token_bytes, found)) == text else None

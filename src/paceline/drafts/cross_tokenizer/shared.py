@@ -9,15 +9,12 @@ sampling.
 from __future__ import annotations
 
 from collections.abc import Sequence as AbstractSequence
-from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from paceline.drafts.base import Context
-from paceline.drafts.cross_tokenizer.translated import TranslatedDraft
-from paceline.drafts.cross_tokenizer.vocabulary import overlap
-from paceline.drafts.options import read_options
-from paceline.drafts.stepwise import draw_on
+from paceline.drafts.base import Context, Contexts, Drafted, Limits, draw_on
+from paceline.drafts.cross_tokenizer.reading import TranslatedDraft
+from paceline.drafts.vocabulary import overlap
 from paceline.engines.base import Engine
 from paceline.errors import NumericError
 from paceline.sampling.distribution import Distribution, checked_maximum
@@ -51,23 +48,15 @@ class SharedDraft(TranslatedDraft):
         self._draft_id = dict(zip(ours, theirs, strict=True))
         self._indices: tuple[Array, Array] | None = None
 
-    @classmethod
-    def create(cls, target: Engine, **options: Any) -> SharedDraft:
-        engine = options.pop("engine", None)
-        assert isinstance(engine, Engine), "the specification names a model"
-        return cls(engine, target, **read_options(cls.name, options, {}))
-
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
+        """Tokens sampled from the model's distributions over the common tokens."""
         return draw_on(self, contexts, limits)
 
-    def next_distributions(
-        self, contexts: AbstractSequence[Context], drafted: AbstractSequence[AbstractSequence[int]]
-    ) -> list[Distribution | None]:
+    def next_distributions(self, contexts: Contexts, drafted: Drafted) -> list[Distribution | None]:
+        """The model's distributions over the target's ids, after temperature."""
         rows = self._rows(contexts, [self._translated(tokens) for tokens in drafted])
         return [
-            None if row is None else self._distribution(context, row, tokens)
+            None if row is None else self._distribution(context, row[0], tokens)
             for context, row, tokens in zip(contexts, rows, drafted, strict=True)
         ]
 

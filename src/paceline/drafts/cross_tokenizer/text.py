@@ -8,17 +8,14 @@ distributions, and that is exact at any temperature.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 from array_api_compat import array_namespace
 
-from paceline.drafts.base import Context
-from paceline.drafts.cross_tokenizer.reading import encode_after
-from paceline.drafts.cross_tokenizer.translated import TranslatedDraft
-from paceline.drafts.cross_tokenizer.vocabulary import matched_ends
-from paceline.drafts.options import read_options
+from paceline.drafts.base import Context, Contexts, Limits
+from paceline.drafts.cross_tokenizer.reading import TranslatedDraft, encode_after
+from paceline.drafts.vocabulary import matched_ends
 from paceline.engines.base import Engine
 from paceline.errors import NumericError, SettingError
 from paceline.sampling.distribution import checked_maximum
@@ -50,6 +47,7 @@ class TextDraft(TranslatedDraft):
 
     name = "text"
     summary = "a model with another tokenizer, by its text; needs its file, directory or name"
+    options: ClassVar = {"look_behind": int}
 
     def __init__(self, engine: Engine, target: Engine, *, look_behind: int = LOOK_BEHIND) -> None:
         if look_behind < 0:
@@ -62,16 +60,8 @@ class TextDraft(TranslatedDraft):
         self._target = target.tokenizer
         self._ends = {theirs: ours for ours, theirs in ends.items()}
 
-    @classmethod
-    def create(cls, target: Engine, **options: Any) -> TextDraft:
-        """Option look_behind (whole number)."""
-        engine = options.pop("engine", None)
-        assert isinstance(engine, Engine), "the specification names a model"
-        return cls(engine, target, **read_options(cls.name, options, {"look_behind": int}))
-
-    def propose(
-        self, contexts: AbstractSequence[Context], limits: AbstractSequence[int]
-    ) -> list[Proposal]:
+    def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
+        """The likeliest text, in the target's tokens; all of them deterministic."""
         turns = [_TextTurn(*turn) for turn in zip(contexts, limits, strict=True)]
         active = turns
         while active:
@@ -83,6 +73,7 @@ class TextDraft(TranslatedDraft):
         """One more token of the draft; False if its text ends here."""
         if row is None:
             return False
+        row = row[0]
         try:
             checked_maximum(row, f"of the draft after {len(turn.context.history)} tokens")
         except NumericError as error:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from paceline.drafts.cross_tokenizer.vocabulary import MAP_FILE, MAP_KIND, vocabulary_digest
+from paceline.drafts.vocabulary import MAP_FILE, MAP_KIND, vocabulary_digest
 from paceline.engines.load import resolve
 from paceline.engines.transformers.load import (
     DTYPES,

@@ -1,9 +1,10 @@
-"""Two vocabularies side by side: which tokens they share.
+"""Two vocabularies side by side: whether they are the same, and which tokens they share.
 
-Tokens are the same if they add the same bytes to a text (Timor et al. 2025, Accelerating LLM
-Inference with Lossless Speculative Decoding Algorithms for Heterogeneous Vocabularies). End tokens
-add none: those of the same name are the same, and so are the only ones of both. Other control
-tokens are never shared, because nothing says that they mean the same.
+They are the same if their tokens have the same names (`check_pair`). Of others, tokens are shared
+that add the same bytes to a text (Timor et al. 2025, Accelerating LLM Inference with Lossless
+Speculative Decoding Algorithms for Heterogeneous Vocabularies). End tokens add none: those of the
+same name are the same, and so are the only ones of both. Other control tokens are never shared,
+because nothing says that they mean the same.
 
 A draft whose vocabulary was cut out of its target's brings a map instead (`vocabulary_map.json` in
 its directory), and nothing is matched:
@@ -25,7 +26,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from paceline.drafts.pairing import matters
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Tokenizer
 from paceline.errors import PairError
@@ -78,6 +78,35 @@ def overlap(target: Engine, draft: Engine) -> Overlap:
     ours = np.asarray(sorted(pairs), dtype=np.int64)
     theirs = np.asarray([pairs[token] for token in ours.tolist()], dtype=np.int64)
     return Overlap(ours, theirs, _fit(len(pairs), *totals))
+
+
+def check_pair(target: Engine, draft: Engine) -> str:
+    """Say in one line that the two vocabularies fit. Padding rows (ids without a name) are
+    harmless: they have no text, and exactness does not depend on the draft.
+
+    Raises PairError naming the first token that differs.
+    """
+    ours, theirs = target.tokenizer, draft.tokenizer
+    shared = min(ours.size, theirs.size)
+    for token in range(max(ours.size, theirs.size)):
+        here = ours.piece(token) if token < ours.size else ""
+        there = theirs.piece(token) if token < theirs.size else ""
+        if here == there or not (matters(here) or matters(there)):
+            continue
+        raise PairError(
+            f"The draft {draft.model} has another vocabulary: token {token} is {here!r} in the "
+            f"target and {there!r} in the draft.",
+            "Let it draft through what both have, with `-d shared:MODEL`, or by its text, with "
+            "`-d text:MODEL`.",
+        )
+    padding = abs(target.vocabulary_size - draft.vocabulary_size)
+    padded = f"; {padding} rows of padding differ" if padding else ""
+    return f"same {shared} tokens{padded}"
+
+
+def matters(piece: str) -> bool:
+    """Whether a name stands for a token that can be emitted; GGUF files name padding rows."""
+    return bool(piece) and not piece.startswith("[PAD")
 
 
 def _fit(shared: int, ours: int, theirs: int) -> str:
