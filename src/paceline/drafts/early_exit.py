@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.drafts.base import Context, Contexts
-from paceline.drafts.model import EngineDraft, ModelDraft, ModelState
+from paceline.drafts.model import EngineDraft, ModelDraft, EngineState
 from paceline.engines.base import Engine
 from paceline.errors import DataError, PairError, SettingError
 
@@ -98,7 +98,7 @@ class EarlyExitDraft(ModelDraft):
                 "Use it as a draft of the target's decoding, not behind another draft.",
             )
         sequence, tokens = self.engine.open(context.sequence), context.history.tokens
-        self._states[context] = ModelState(sequence, context.sampling, tokens)
+        self._states[context] = EngineState(sequence, context.sampling, tokens)
 
     def prefill(self, contexts: Contexts) -> None:
         """Nothing to read: the target's own entries are the draft's."""
@@ -106,7 +106,7 @@ class EarlyExitDraft(ModelDraft):
     def pending_tokens(self, context: Context) -> int:  # noqa: ARG002
         return 1
 
-    def _missing(self, state: ModelState, drafted: AbstractSequence[int]) -> list[int]:
+    def _missing(self, state: EngineState, drafted: AbstractSequence[int]) -> list[int]:
         sequence: Any = state.sequence
         if sequence.followed < sequence.base:  # the target has read on since
             sequence.follow()

@@ -26,7 +26,7 @@ log = logging.getLogger("paceline")
 
 
 @dataclass(slots=True)
-class ModelState:
+class EngineState:
     """One request as a draft model holds it.
 
     sampling       of its distributions
@@ -60,12 +60,12 @@ class EngineDraft(Draft):
 
     def __init__(self, engine: Engine, fit: str) -> None:
         self.engine, self.fit = engine, fit
-        self._states: dict[Context, ModelState] = {}
+        self._states: dict[Context, EngineState] = {}
 
     def open(self, context: Context) -> None:
         """Give the request a sequence of the model's."""
         tokens = context.history.tokens
-        self._states[context] = ModelState(self.engine.open(), context.sampling, tokens)
+        self._states[context] = EngineState(self.engine.open(), context.sampling, tokens)
 
     def close(self, context: Context) -> None:
         """Free the request's sequence."""
@@ -102,7 +102,7 @@ class EngineDraft(Draft):
         """Its name, the vocabularies' fit, and the engine's metadata."""
         return {"draft": self.name, "fit": self.fit, **self.engine.metadata()}
 
-    def _read(self, context: Context) -> ModelState:
+    def _read(self, context: Context) -> EngineState:
         """The request's state, its `tokens` up to what is committed."""
         return self._states[context]
 
@@ -121,7 +121,7 @@ class EngineDraft(Draft):
                 rows[index] = scored
         return rows
 
-    def _missing(self, state: ModelState, drafted: AbstractSequence[int]) -> list[int]:
+    def _missing(self, state: EngineState, drafted: AbstractSequence[int]) -> list[int]:
         """What the sequence must be fed to hold all that is committed and the drafted tokens.
 
         Whatever it holds beyond the common part, rejected or superseded, is rewound. The last token
@@ -136,7 +136,7 @@ class EngineDraft(Draft):
         state.sequence.rewind(agreed + more)
         return [*missing, *drafted[more:]]
 
-    def _follows(self, state: ModelState, drafted: AbstractSequence[int]) -> bool:
+    def _follows(self, state: EngineState, drafted: AbstractSequence[int]) -> bool:
         """Whether the model can hold the request and these drafted tokens. Once it can't hold what
         is committed it is lost to that request; others are not touched by that."""
         if state.lost:
@@ -150,7 +150,7 @@ class EngineDraft(Draft):
         fits = 1 <= len(state.tokens) + len(drafted) <= size
         return fits and max(drafted, default=0) < rows and not state.lost
 
-    def _lose(self, state: ModelState, reason: str) -> None:
+    def _lose(self, state: EngineState, reason: str) -> None:
         state.lost = True
         log.warning("The draft %s sits this request out: %s.", self.engine.model, reason)
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from paceline.drafts.base import Context, Contexts, Drafted
-from paceline.drafts.model import EngineDraft, ModelState
+from paceline.drafts.model import EngineDraft, EngineState
 from paceline.drafts.vocabulary import by_bytes
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Tokenizer
@@ -34,7 +34,7 @@ class TranslatedDraft(EngineDraft):
         """Put what was committed into the model's tokens."""
         self._read(context)
 
-    def _read(self, context: Context) -> ModelState:
+    def _read(self, context: Context) -> EngineState:
         state, committed = self._states[context], context.history.tokens
         new = committed[state.read :]
         if not state.read:
