@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.drafts.base import Context, Contexts
-from paceline.drafts.model import EngineDraft, ModelDraft, EngineState
+from paceline.drafts.model import EngineDraft, EngineState, ModelDraft
 from paceline.engines.base import Engine
 from paceline.errors import DataError, PairError, SettingError
 
