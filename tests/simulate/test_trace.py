@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -157,10 +157,10 @@ def test_what_is_written_is_read_back(tmp_path) -> None:
 
 
 def changed(**changes) -> str:
-    return json.dumps({**trace().as_document(), **changes})
+    return json.dumps({**asdict(trace()), **changes})
 
 
-LOOKUP = trace().as_document()["sources"]["lookup"]
+LOOKUP = asdict(trace())["sources"]["lookup"]
 
 
 @pytest.mark.parametrize(
@@ -168,20 +168,21 @@ LOOKUP = trace().as_document()["sources"]["lookup"]
     [
         (None, "holds a header and no request"),
         ("{", "Line 2 of .* is not JSON"),
-        ("[]", "Line 2"),
-        ("{}", "there is no 'output_tokens'"),
-        (changed(output_tokens=0), "output_tokens is 0, not 1 or more"),
-        (changed(prompt_tokens="4"), "prompt_tokens is '4'"),
+        ("[]", "Line 2 of .* can't be read: Expected `object`, got `array`"),
+        ("{}", "Line 2 of .* can't be read: Object missing required field `id`"),
+        (changed(output_tokens=0), "output_tokens is 0: expected `int` >= 1"),
+        (changed(prompt_tokens="4"), "prompt_tokens is '4': expected `int`"),
         (changed(most_tokens=5), "most_tokens is 5, not 6 or more"),
         (changed(sources={"lokup": LOOKUP}), "the header names no draft 'lokup'"),
         (changed(sources={"lookup": {**LOOKUP, "right": [1]}}), "right of 'lookup' has 1 entries"),
-        (changed(sources={"lookup": {**LOOKUP, "right": [-1] * 6}}), "right of 'lookup' is -1"),
+        (changed(sources={"lookup": {**LOOKUP, "right": [-1] * 6}}), "right.* >= 0"),
         (changed(sources={"lookup": {**LOOKUP, "right": [3, *[0] * 5]}}), "3 right of 2 offered"),
         (
             changed(sources={"lookup": {**LOOKUP, "right": [0] * 5 + [2], "offered": [2] * 6}}),
             "entry 5 of 'lookup' has 2 right of 2 offered",
         ),
-        (changed(rounds=[{"max_draft_tokens": 3}]), "a round lacks fields"),
+        (changed(rounds=[{"max_draft_tokens": 3}]), "missing required field"),
+        (changed(rounds=[asdict(round_of(5, -1, 3, 4))]), "accepted of a round is -1"),
     ],
 )
 def test_a_broken_recording_is_refused_by_name(tmp_path, line, message) -> None:
@@ -197,12 +198,13 @@ def test_a_broken_recording_is_refused_by_name(tmp_path, line, message) -> None:
     [
         ("", "is empty"),
         ("\n\n", "is empty"),
-        ("no json\n", "Line 1 of .* is not JSON"),
+        ("no json\n", "rounds.jsonl is not JSON"),
         ('{"kind":"paceline costs"}\n', "its kind is 'paceline costs'"),
-        ("[1]\n", "its kind is None"),
+        ("[1]\n", "is not a paceline rounds file: it has no kind"),
+        ('{"kind":"paceline rounds","version":3}\n', "missing required field `target`"),
         (
             '{"kind":"paceline rounds","version":2}\n',
-            "header of .* can't be read: there is no 'target'",
+            "has version 2 of the format.*reads version 3",
         ),
     ],
 )
