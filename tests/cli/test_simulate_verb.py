@@ -164,7 +164,10 @@ def test_arrivals_batch_and_budget_reach_the_server(run) -> None:
     ("arguments", "message"),
     [
         (("none.jsonl", "--costs", "costs.json"), "none.jsonl can't be read"),
-        (("costs.json", "--costs", "costs.json"), "is not a paceline rounds file: its kind is 'paceline costs'"),
+        (
+            ("costs.json", "--costs", "costs.json"),
+            "is not a paceline rounds file: its kind is 'paceline costs'",
+        ),
         (("empty.jsonl", "--costs", "costs.json"), "empty.jsonl is empty"),
         (("header.jsonl", "--costs", "costs.json"), "a header and no request"),
         (("rounds.jsonl", "--costs", "none.json"), "none.json can't be read"),
