@@ -35,7 +35,9 @@ def write(path: str, seconds: list[float], **fields: object) -> None:
         {"rows": rows, "sequences": 1, "context": 0, "seconds": s}
         for rows, s in enumerate(seconds, start=1)
     ]
-    Path(path).write_text(json.dumps({"kind": "paceline costs", "points": points, **fields}))
+    Path(path).write_text(
+        json.dumps({"kind": "paceline costs", "version": 1, "points": points, **fields})
+    )
 
 
 def test_the_decision_comes_first_then_the_arithmetic(run) -> None:
@@ -51,7 +53,7 @@ def test_the_decision_comes_first_then_the_arithmetic(run) -> None:
 
 def test_costs_from_a_file_decide(run) -> None:
     one_row = {"rows": 1, "sequences": 1, "context": 0, "seconds": 0.1}
-    dear = {"kind": "paceline costs", "points": [one_row]}
+    dear = {"kind": "paceline costs", "version": 1, "points": [one_row]}
     write("costs.json", [0.1, 0.14, 0.16, 0.135], drafts={"small": dear})
     code, out, _ = run("--costs", "costs.json", "-d", "small", "-d", "lookup")
     assert code == 0

@@ -37,7 +37,7 @@ def replay(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         {"rows": rows, "sequences": 1, "context": 0, "seconds": seconds}
         for rows, seconds in ((1, 1.0), (8, 1.75), (32, 4.75))
     ]
-    costs = {"kind": "paceline costs", "points": points}
+    costs = {"kind": "paceline costs", "version": 1, "points": points}
     (tmp_path / "costs.json").write_text(json.dumps(costs), encoding="utf-8")
     given = ("--target", "toy:1", "-n", "1,4", "--costs", "costs.json", "--batch", "1,2")
     code, out, _ = run("replay", "log.jsonl", *given, "--json")

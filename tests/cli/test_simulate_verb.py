@@ -171,7 +171,10 @@ def test_arrivals_batch_and_budget_reach_the_server(run) -> None:
         (("empty.jsonl", "--costs", "costs.json"), "empty.jsonl is empty"),
         (("header.jsonl", "--costs", "costs.json"), "a header and no request"),
         (("rounds.jsonl", "--costs", "none.json"), "none.json can't be read"),
-        (("rounds.jsonl", "--costs", "bad.json"), "bad.json holds no costs"),
+        (
+            ("rounds.jsonl", "--costs", "bad.json"),
+            "bad.json is not a paceline costs file: it has no kind",
+        ),
         (("rounds.jsonl", "--costs", "rounds.jsonl"), "rounds.jsonl is not JSON"),
         (("rounds.jsonl",), "--costs"),
         ((*GOOD, "--policy", "mesured"), "Did you mean 'measured'"),

@@ -7,10 +7,9 @@ kernels four rows can be cheaper than three, and sixteen than twelve.
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -19,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from paceline.errors import DataError, SettingError, unknown_name
+from paceline.storage import decode_struct
 
-KIND = "paceline costs"
+KIND, VERSION = "paceline costs", 1
 
 
 class _Timed:
-    """Seconds with quartiles.
+    """Seconds with quartiles: `seconds` is the median.
 
     Whoever shares the machine can only slow a forward down, so decisions go by the lower quartile,
     `least_s`, where there is one: it is what the forward takes when it is let alone.
@@ -37,14 +37,14 @@ class _Timed:
 
     @property
     def least_s(self) -> float:
+        """What decisions go by."""
         return self.seconds if self.low is None else min(self.low, self.seconds)
 
     def check(self, what: str) -> None:
-        """Raises DataError for seconds that are none."""
-        _check_seconds(self.seconds, what)
-        for quartile in (self.low, self.high):
-            if quartile is not None:
-                _check_seconds(quartile, what)
+        """Raises DataError for seconds that are not above 0."""
+        for seconds in (self.seconds, self.low, self.high):
+            if seconds is not None and not 0 < seconds < math.inf:
+                raise DataError(f"The cost of {what} is {seconds} seconds.", "It must be above 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,34 @@ class Feed(_Timed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A published straight line: base_s + rows · row_s + held tokens · context_token_s."""
+
+    base_s: float
+    row_s: float
+    most_rows: int
+    context_token_s: float = 0.0
+    longest_context: int = 0
+
+    def points(self) -> Iterator[Point]:
+        """Its corners."""
+        for sequences in (1, 2, 4, 8, 16, 32, 64, 128, 256):
+            for context in dict.fromkeys((0, self.longest_context)):
+                for rows in dict.fromkeys((sequences, self.most_rows)):
+                    if sequences <= rows:
+                        held_s = sequences * context * self.context_token_s
+                        seconds = self.base_s + rows * self.row_s + held_s
+                        yield Point(rows, sequences, context, seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What one model's forwards cost on one machine.
+    """What one model's forwards cost on one machine; also the document of `paceline profile`, whose
+    fields docs/costs-file.md explains.
 
     key           what the figures hold for: model, engine, device, threads, dtype, machine
     points        at least one with a single row of a single sequence
+    linear        a line whose corners join the points
     feeds         for catching up; without them, a token costs what a row costs
     overhead_s    seconds a round takes outside forwards
     drafts        costs of models that may draft for this one, by name
@@ -92,19 +115,23 @@ class Costs:
     complete      false if measuring was interrupted: what there is was measured all the same
     """
 
-    key: Mapping[str, Any]
-    points: tuple[Point, ...]
-    feeds: tuple[Feed, ...] = ()
-    overhead_s: float = 0.0
-    drafts: Mapping[str, Costs] = field(default_factory=dict)
-    source: str = "measured"
+    kind: str = KIND
+    version: int = VERSION
+    source: str = "unknown"
     complete: bool = True
+    key: Mapping[str, Any] = field(default_factory=dict)
+    overhead_s: float = 0.0
+    points: tuple[Point, ...] = ()
+    linear: Line | None = None
+    feeds: tuple[Feed, ...] = ()
+    drafts: Mapping[str, Costs] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.linear is not None:
+            object.__setattr__(self, "points", (*self.points, *self.linear.points()))
+            object.__setattr__(self, "linear", None)
         for point in self.points:
-            what = f"{point.rows} rows of {point.sequences} sequences"
-            point.check(what)
-            _check_whole(what, point.rows, point.sequences, point.context)
+            point.check(f"{point.rows} rows of {point.sequences} sequences")
             if not 1 <= point.sequences <= point.rows or point.context < 0:
                 raise DataError(
                     f"The costs have a point of {point.rows} rows, {point.sequences} sequences "
@@ -112,12 +139,12 @@ class Costs:
                     "Each sequence has 1 row or more, and a context of 0 or more.",
                 )
         for feed in self.feeds:
-            what = f"feeding {feed.tokens} tokens"
-            feed.check(what)
-            _check_whole(what, feed.tokens)
+            feed.check(f"feeding {feed.tokens} tokens")
             if feed.tokens < 1:
-                raise DataError(f"The costs have {what}.", "It must be 1 token or more.")
-        if not (math.isfinite(self.overhead_s) and self.overhead_s >= 0):
+                raise DataError(
+                    f"The costs have feeding {feed.tokens} tokens.", "It must be 1 token or more."
+                )
+        if not 0 <= self.overhead_s < math.inf:
             raise DataError(f"overhead_s is {self.overhead_s}.", "It must be 0 or more.")
         alone = [point for point in self.points if point.sequences == 1]
         least = min((point.context for point in alone), default=0)
@@ -170,19 +197,12 @@ class Costs:
     ) -> tuple[list[tuple[int, float]], np.ndarray] | None:
         """Measured (rows, seconds) at one context, and what each row count costs more there than
         at the shortest context."""
-        found = sorted(
-            (p.rows, p.least_s)
-            for p in self.points
-            if p.sequences == sequences and p.context == context
-        )
+        mine = [point for point in self.points if point.sequences == sequences]
+        found = sorted((point.rows, point.least_s) for point in mine if point.context == context)
         if not found:
             return None
-        least = min(point.context for point in self.points if point.sequences == sequences)
-        shortest = {
-            point.rows: point.least_s
-            for point in self.points
-            if point.sequences == sequences and point.context == least
-        }
+        least = min(point.context for point in mine)
+        shortest = {point.rows: point.least_s for point in mine if point.context == least}
         both = [(rows, seconds - shortest[rows]) for rows, seconds in found if rows in shortest]
         everything = np.arange(max(max(shortest), found[-1][0]) + 1)
         if not both:
@@ -202,19 +222,17 @@ class Costs:
     def feed_s(self, tokens: int) -> float:
         """Seconds to feed tokens and score the last: between measured counts interpolated, beyond
         the largest in proportion to it, because long texts are fed in equal parts."""
-        known, seconds = self._feed_curve()
-        if tokens > known[-1]:
-            return float(seconds[-1] * tokens / known[-1])
-        return float(np.interp(tokens, known, seconds)) if tokens > 0 else 0.0
+        return float(self._feeds_s(np.asarray(tokens)))
 
     def feeds_s(self, most: int) -> np.ndarray:
         """`feed_s` of 0 to `most` tokens."""
+        return self._feeds_s(np.arange(most + 1))
+
+    def _feeds_s(self, tokens: np.ndarray) -> np.ndarray:
         known, seconds = self._feed_curve()
-        counts = np.arange(most + 1)
-        beyond = seconds[-1] * counts / known[-1]
-        found = np.where(counts > known[-1], beyond, np.interp(counts, known, seconds))
-        found[0] = 0.0
-        return found
+        beyond = seconds[-1] * tokens / known[-1]
+        found = np.where(tokens > known[-1], beyond, np.interp(tokens, known, seconds))
+        return np.where(tokens > 0, found, 0.0)
 
     def _feed_curve(self) -> tuple[list[int], list[float]]:
         if self.feeds:
@@ -225,28 +243,8 @@ class Costs:
         return known, [measured[tokens] for tokens in known]
 
     def as_document(self) -> dict[str, Any]:
-        """As JSON; docs/costs-file.md explains its fields."""
-        return {
-            "kind": KIND,
-            "source": self.source,
-            "complete": self.complete,
-            "key": dict(self.key),
-            "overhead_s": self.overhead_s,
-            "points": [asdict(point) for point in self.points],
-            "feeds": [asdict(feed) for feed in self.feeds],
-            "drafts": {name: draft.as_document() for name, draft in self.drafts.items()},
-        }
-
-
-def _check_whole(what: str, *numbers: Any) -> None:
-    for number in numbers:
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise DataError(f"The costs of {what} have a {number!r}.", "Write a whole number.")
-
-
-def _check_seconds(seconds: Any, what: str) -> None:
-    if not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0):
-        raise DataError(f"The cost of {what} is {seconds} seconds.", "It must be above 0.")
+        """As JSON."""
+        return asdict(self)
 
 
 def _between(known: Sequence[int], wanted: int, curve: Callable[[int], np.ndarray]) -> np.ndarray:
@@ -267,61 +265,23 @@ def _between(known: Sequence[int], wanted: int, curve: Callable[[int], np.ndarra
 
 
 def costs_of(document: Any, name: str) -> Costs:
-    """Costs from a JSON document. Raises DataError for one that is none, naming it."""
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise DataError(
-            f"{name} holds no costs.", "`paceline profile … -o FILE` writes such a file."
-        )
-    try:
-        points = [Point(**point) for point in document.get("points", ())]
-        points += _linear(document.get("linear"))
-        return Costs(
-            key=dict(document.get("key", {})),
-            points=tuple(points),
-            feeds=tuple(Feed(**feed) for feed in document.get("feeds", ())),
-            overhead_s=float(document.get("overhead_s", 0.0)),
-            drafts={
-                draft: costs_of(inner, f"{name}, draft {draft}")
-                for draft, inner in document.get("drafts", {}).items()
-            },
-            source=str(document.get("source", "unknown")),
-            complete=bool(document.get("complete", True)),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(
-            f"{name} holds costs that can't be read: {error}.", "Measure or write them again."
-        ) from None
-
-
-def _linear(terms: Mapping[str, float] | None) -> Iterable[Point]:
-    """A published straight line, base + rows · row_s + held tokens · context_s, as its corners."""
-    if terms is None:
-        return
-    base, row, held = terms["base_s"], terms["row_s"], terms.get("context_token_s", 0.0)
-    most, longest = int(terms["most_rows"]), int(terms.get("longest_context", 0))
-    for sequences in (1, 2, 4, 8, 16, 32, 64, 128, 256):
-        for context in dict.fromkeys((0, longest)):
-            for rows in dict.fromkeys((sequences, most)):
-                if sequences <= rows:
-                    seconds = base + rows * row + sequences * context * held
-                    yield Point(rows, sequences, context, seconds)
+    """Costs from JSON, text or parsed. Raises DataError, naming it, for a document that is none or
+    of another version."""
+    hint = "`paceline profile … -o FILE` writes such a file."
+    return decode_struct(document, Costs, name, hint, kind=KIND, version=VERSION)
 
 
 def read_costs(name: str) -> Costs:
     """Costs from a JSON file, or shipped ones by name (`shipped_costs`)."""
     if name in shipped_costs():
-        text = _shipped(name).read_text(encoding="utf-8")
-    else:
-        if not Path(name).exists() and "/" not in name and not name.endswith(".json"):
-            raise unknown_name("file or shipped costs", name, shipped_costs())
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{name} can't be read: {error}.", "Give a file of costs.") from None
+        return costs_of(_shipped(name).read_text(encoding="utf-8"), name)
+    if not Path(name).exists() and "/" not in name and not name.endswith(".json"):
+        raise unknown_name("file or shipped costs", name, shipped_costs())
     try:
-        return costs_of(json.loads(text), name)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{name} is not JSON: {error}.", "Give a file of costs.") from None
+        text = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{name} can't be read: {error}.", "Give a file of costs.") from None
+    return costs_of(text, name)
 
 
 def _shipped(name: str) -> Any:

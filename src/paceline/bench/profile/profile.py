@@ -72,6 +72,7 @@ class Timings:
             rows = cell.sequences * cell.width
             points.append(Point(rows, cell.sequences, cell.context, middle, low, high, len(taken)))
         return Costs(
+            source="measured",
             key=key,
             points=tuple(points),
             feeds=tuple(feeds),
@@ -333,8 +334,8 @@ def cached(engine: Engine) -> Costs | None:
     """The profile of this model on this machine, if there is one that can be read."""
     key = costs_key(engine)
     try:
-        costs = costs_of(json.loads(cache_file(key).read_text(encoding="utf-8")), "the cache")
-    except (OSError, ValueError, DataError):
+        costs = costs_of(cache_file(key).read_bytes(), "the cache")
+    except (OSError, DataError):
         return None
     return costs if dict(costs.key) == key else None
 
