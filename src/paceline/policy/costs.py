@@ -80,7 +80,7 @@ class Feed(_Timed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LinearCosts:
     """A published straight line: base_s + rows · row_s + held tokens · context_token_s."""
 
     base_s: float
@@ -122,7 +122,7 @@ class Costs:
     key: Mapping[str, Any] = field(default_factory=dict)
     overhead_s: float = 0.0
     points: tuple[Point, ...] = ()
-    linear: Line | None = None
+    linear: LinearCosts | None = None
     feeds: tuple[Feed, ...] = ()
     drafts: Mapping[str, Costs] = field(default_factory=dict)
 
