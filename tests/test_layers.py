@@ -24,8 +24,8 @@ ALLOWED = {
     "sampling": {"errors", "types"},
     "models": {"errors", "storage"},
     "engines": {"errors", "types", "storage", "plugins", "models"},
-    "verify": {"errors", "types", "sampling"},
-    "drafts": {"errors", "types", "sampling", "engines", "plugins", "models"},
+    "verify": {"errors", "types", "plugins", "sampling"},
+    "drafts": {"errors", "types", "storage", "sampling", "engines", "plugins", "models"},
     "decode": {"errors", "types", "sampling", "engines", "drafts", "verify"},
     "policy": {"errors", "types", "storage", "decode.round"},
     "simulate": {

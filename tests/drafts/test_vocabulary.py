@@ -13,7 +13,7 @@ from pieces import model
 from paceline.drafts.cross_tokenizer.reading import TextReader, encode_after
 from paceline.drafts.vocabulary import MAP_FILE, check_pair, overlap, vocabulary_digest
 from paceline.engines.toy import ToyEngine
-from paceline.errors import PairError
+from paceline.errors import DataError, PairError
 
 
 def pairs(target: ToyEngine, draft: ToyEngine) -> list[tuple[int, int]]:
@@ -78,6 +78,7 @@ def derived(place: Path, target: ToyEngine, draft: ToyEngine, **changes) -> ToyE
     ids = [1 - i if i < 2 else -1 for i in range(draft.vocabulary_size)]
     document = {
         "kind": "paceline vocabulary map",
+        "version": 1,
         "target_tokens": target.tokenizer.size,
         "target_digest": vocabulary_digest(target.tokenizer),
         "ids": ids,
@@ -97,30 +98,31 @@ def test_a_map_is_used_instead_of_bytes(tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"ids": [0, 1]}, "maps 2 tokens, and the draft has 3"),
-        ({"ids": [0, 1, 3]}, "has 3 for token 2; ids run from -1 to 2"),
-        ({"ids": [0, -2, 1]}, "has -2 for token 1"),
-        ({"ids": [0, 1.0, 2]}, "has 1.0 for token 1"),
+        ({"ids": [0, 1, 3]}, "has 3 for token 2; ids run to 2"),
+        ({"ids": [0, -2, 1]}, "ids\\[1\\] is -2"),
+        ({"ids": [0, 1.5, 2]}, "ids\\[1\\] is 1.5"),
         ({"ids": [0, 1, 0]}, "gives the target's token 0 to two tokens"),
-        ({"ids": None}, "has no list of ids"),
+        ({"ids": None}, "ids: expected `array`"),
         ({"target_digest": "0" * 64}, "is for a target of 3 tokens with the digest 000000000000"),
-        ({"target_digest": 7}, "has 7 for target_digest"),
+        ({"target_digest": 7}, "target_digest is 7"),
         ({"target_tokens": 2}, "is for a target of 2 tokens"),
-        ({"target_tokens": "3"}, "has '3' for target_tokens"),
-        ({"kind": "another"}, "is no paceline vocabulary map"),
+        ({"target_tokens": "3"}, "target_tokens is '3'"),
+        ({"version": 0}, "has version 0 of the format"),
+        ({"kind": "another"}, "is not a paceline vocabulary map file"),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused_naming_what_differs(
     tmp_path: Path, changes: dict, said: str
 ) -> None:
     target, draft = model([b"a", b"b", "</s>"]), model([b"a", b"b", b"c"])
-    with pytest.raises(PairError, match=said):
+    with pytest.raises((PairError, DataError), match=said):
         overlap(target, derived(tmp_path, target, draft, **changes))
 
 
 def test_a_map_that_is_no_json_is_refused(tmp_path: Path) -> None:
     draft = derived(tmp_path, model([b"a"]), model([b"a"]))
     (tmp_path / MAP_FILE).write_text("{")
-    with pytest.raises(PairError, match="can't be read as JSON"):
+    with pytest.raises(DataError, match="is not JSON"):
         overlap(model([b"a"]), draft)
 
 

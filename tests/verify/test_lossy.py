@@ -36,11 +36,10 @@ from paceline.testing import (
     verified_distribution,
 )
 from paceline.types import Proposal, Verdict
-from paceline.verify import tilt as tilting
+from paceline.verify import lossy as tilting
 from paceline.verify.base import TargetDistributions, Verifier
 from paceline.verify.chain import ChainVerifier
-from paceline.verify.lossy import ToleranceVerifier, TypicalVerifier
-from paceline.verify.tilt import tilt
+from paceline.verify.lossy import ToleranceVerifier, TypicalVerifier, tilt
 
 LOSSY = [verifier for verifier in REGISTERED if verifier.lossy]
 BUDGETS = (0.01, 0.1, 0.5)
@@ -400,7 +399,7 @@ def test_typical_may_keep_less_than_chain_would() -> None:
         (TypicalVerifier, {"epsilon": "1"}, "epsilon is 1.0"),
         (TypicalVerifier, {"delta": "-0.1"}, "delta is -0.1"),
         (TypicalVerifier, {"budget": "1"}, "no option of the verifier 'typical' named 'budget'"),
-        (ChainVerifier, {"budget": "1"}, "The verifier 'chain' has no option 'budget'"),
+        (ChainVerifier, {"budget": "1"}, "no option of the verifier 'chain' named 'budget'"),
     ],
 )
 def test_options_are_checked_by_name(kind, options, message) -> None:

@@ -9,8 +9,8 @@ because nothing says that they mean the same.
 A draft whose vocabulary was cut out of its target's brings a map instead (`vocabulary_map.json` in
 its directory), and nothing is matched:
 
-    {"kind": "paceline vocabulary map", "target_tokens": N, "target_digest": "…",
-     "ids": [the target's id of each token of the draft, or -1]}
+    {"kind": "paceline vocabulary map", "version": 1, "target_tokens": N,
+     "target_digest": "…", "ids": [the target's id of each token of the draft, or -1]}
 
 with the digest that `vocabulary_digest` gives for the target's first N tokens.
 """
@@ -18,20 +18,22 @@ with the digest that `vocabulary_digest` gives for the target's first N tokens.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, NoReturn
 
+import msgspec
 import numpy as np
 
 from paceline.engines.base import Engine
 from paceline.engines.tokenizer import Tokenizer
-from paceline.errors import PairError
+from paceline.errors import DataError, PairError
+from paceline.storage import decode_struct
 
 MAP_FILE = "vocabulary_map.json"
 MAP_KIND = "paceline vocabulary map"
+MAP_VERSION = 1
+_HINT = "Derive the draft again for this target, or use another draft."
 
 LEAST_SHARE = 0.01
 """Of the draft's tokens; with fewer in common its distribution has next to nothing to do with its
@@ -166,15 +168,15 @@ def _mapped(place: Path, target: Engine, draft: Engine) -> dict[int, int]:
     """The same from a map, which names the target of each token of the draft."""
     described = read_map(place)
     _check_target(place, described, target)
-    ids = described["ids"]
+    ids = described.ids
     counts = {draft.tokenizer.size, draft.vocabulary_size}
     if len(ids) not in counts:
         _refuse(place, f"maps {len(ids):,} tokens, and the draft has {max(counts):,}")
     return {ours: theirs for theirs, ours in enumerate(ids) if ours >= 0}
 
 
-def _check_target(place: Path, described: Mapping[str, Any], target: Engine) -> None:
-    count, wanted = described["target_tokens"], described["target_digest"]
+def _check_target(place: Path, described: VocabularyMapFile, target: Engine) -> None:
+    count, wanted = described.target_tokens, described.target_digest
     digest = vocabulary_digest(target.tokenizer, count)
     if digest != wanted:
         _refuse(
@@ -184,25 +186,32 @@ def _check_target(place: Path, described: Mapping[str, Any], target: Engine) -> 
         )
 
 
-def read_map(place: Path) -> Mapping[str, Any]:
-    """A draft's vocabulary map, checked by itself. Raises PairError naming what is wrong."""
+class VocabularyMapFile(msgspec.Struct):
+    """The file's content.
+
+    target_tokens    so many of the target's tokens it was made for, and `target_digest` of them
+    ids              per token of the draft the target's id, or -1
+    """
+
+    target_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    target_digest: str
+    ids: list[Annotated[int, msgspec.Meta(ge=-1)]]
+
+
+def read_map(place: Path) -> VocabularyMapFile:
+    """A draft's vocabulary map, checked by itself. Raises DataError or PairError naming what is
+    wrong."""
     try:
-        found = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        _refuse(place, f"can't be read as JSON: {str(error).rstrip('.')}")
-    if not isinstance(found, dict) or found.get("kind") != MAP_KIND:
-        _refuse(place, f"is no {MAP_KIND}")
-    count, digest, ids = found.get("target_tokens"), found.get("target_digest"), found.get("ids")
-    if not isinstance(count, int) or count < 1:
-        _refuse(place, f"has {count!r} for target_tokens")
-    if not isinstance(digest, str):
-        _refuse(place, f"has {digest!r} for target_digest")
-    if not isinstance(ids, list):
-        _refuse(place, "has no list of ids")
+        data = place.read_bytes()
+    except OSError as error:
+        raise DataError(f"{place} can't be read: {error.strerror}.", _HINT) from None
+    found = decode_struct(
+        data, VocabularyMapFile, str(place), _HINT, kind=MAP_KIND, version=MAP_VERSION
+    )
     seen: set[int] = set()
-    for token, mapped in enumerate(ids):
-        if not isinstance(mapped, int) or not -1 <= mapped < count:
-            _refuse(place, f"has {mapped!r} for token {token}; ids run from -1 to {count - 1}")
+    for token, mapped in enumerate(found.ids):
+        if mapped >= found.target_tokens:
+            _refuse(place, f"has {mapped} for token {token}; ids run to {found.target_tokens - 1}")
         if mapped in seen:
             _refuse(place, f"gives the target's token {mapped} to two tokens of the draft")
         if mapped >= 0:
@@ -211,10 +220,7 @@ def read_map(place: Path) -> Mapping[str, Any]:
 
 
 def _refuse(place: Path, what: str) -> NoReturn:
-    raise PairError(
-        f"The vocabulary map {place} {what}.",
-        "Derive the draft again for this target, or use another draft.",
-    )
+    raise PairError(f"The vocabulary map {place} {what}.", _HINT)
 
 
 def vocabulary_digest(tokenizer: Tokenizer, count: int | None = None) -> str:

@@ -1,2 +1,2 @@
-"""Accept rules. All but those in `relaxed` keep the target's distribution exactly, which tests
+"""Accept rules. All but those in `lossy` keep the target's distribution exactly, which tests
 prove of each by enumeration."""

@@ -1,6 +1,6 @@
 """The protocol of a verifier: from a proposal and the target's distributions to a verdict.
 
-A verifier sees distributions and a source of chance, never an engine. Every verifier registered
+A verifier sees distributions and a random numbers, never an engine. Every verifier registered
 under the entry points `paceline.verifiers` is proved exact by `tests/verify/test_exactness.py`,
 unless it says that it is lossy.
 """
@@ -8,9 +8,10 @@ unless it says that it is lossy.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from paceline.errors import SettingError
+from paceline.plugins import read_options
 from paceline.sampling.distribution import Distribution
 from paceline.sampling.rng import Rng
 from paceline.types import Proposal, Verdict
@@ -37,15 +38,14 @@ class Verifier(abc.ABC):
     gives_up: str = ""
     """Of a lossy verifier: what is given up, and how far, in a few words."""
 
+    options: ClassVar[Mapping[str, Callable[[str], Any]]] = {}
+    """What reads each option that the constructor takes: int, float, str, `plugins.yes_or_no`."""
+
     @classmethod
-    def create(cls, **options: str) -> Verifier:
+    def create(cls, **written: str) -> Verifier:
         """A verifier from the options of the command line's `--verifier name:key=value,…`. Raises
-        SettingError for one it doesn't know."""
-        if options:
-            raise SettingError(
-                f"The verifier {cls.name!r} has no option {min(options)!r}.", "Leave it out."
-            )
-        return cls()
+        SettingError for one it doesn't have."""
+        return cls(**read_options("verifier", cls.name, written, cls.options))
 
     @abc.abstractmethod
     def verify(self, proposal: Proposal, target: TargetDistributions, rng: Rng) -> Verdict:

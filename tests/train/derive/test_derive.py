@@ -165,12 +165,12 @@ class TestAsADraft:
             str(target("llama")), tmp_path / "d", keep=1, vocabulary=LEAST + 9, corpus=tiny.CORPUS
         )
         found = read_map(tmp_path / "d" / MAP_FILE)
-        assert found["target_tokens"] == engine.tokenizer.size
-        assert len(found["ids"]) == LEAST + 9
+        assert found.target_tokens == engine.tokenizer.size
+        assert len(found.ids) == LEAST + 9
         with TransformersEngine.load(str(tmp_path / "d"), dtype="float32", device="cpu") as draft:
-            for token, theirs in enumerate(found["ids"]):
+            for token, theirs in enumerate(found.ids):
                 assert draft.tokenizer.piece(token) == engine.tokenizer.piece(theirs)
-            assert {found["ids"][t] for t in draft.tokenizer.end_tokens} == {1}
+            assert {found.ids[t] for t in draft.tokenizer.end_tokens} == {1}
 
 
 class TestTheDirectory:
@@ -200,7 +200,7 @@ class TestTheDirectory:
         write.json_file(source / "generation_config.json", settings | {"temperature": 0.5})
         derive(str(source), tmp_path / "d", vocabulary=LEAST + 2, corpus=["a"])
         found = json.loads((tmp_path / "d" / "generation_config.json").read_text())
-        ids = read_map(tmp_path / "d" / MAP_FILE)["ids"]
+        ids = read_map(tmp_path / "d" / MAP_FILE).ids
         assert [ids[token] for token in found["eos_token_id"]] == [1, 290]
         assert ids[found["pad_token_id"]] == 295
         assert found["suppress_tokens"] == [ids.index(5)]
@@ -230,7 +230,7 @@ class TestTheDirectory:
         file = tiny.write_gguf(tmp_path / "tiny.gguf")
         made = derive(str(file), tmp_path / "d", vocabulary=260, corpus=["12 ab 12"])
         assert made.dtype == "bfloat16"
-        assert read_map(tmp_path / "d" / MAP_FILE)["ids"] == list(range(260))
+        assert read_map(tmp_path / "d" / MAP_FILE).ids == list(range(260))
         assert {"12", "ab"} <= set(
             transformers.AutoTokenizer.from_pretrained(tmp_path / "d").get_vocab()
         )

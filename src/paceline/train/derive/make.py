@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from paceline.drafts.vocabulary import MAP_FILE, MAP_KIND, vocabulary_digest
+from paceline.drafts.vocabulary import MAP_FILE, MAP_KIND, MAP_VERSION, vocabulary_digest
 from paceline.engines.load import resolve
 from paceline.engines.transformers.load import (
     DTYPES,
@@ -229,6 +229,7 @@ def _write_map(fresh: Path, source: _Source, tokens: Sequence[int]) -> None:
     names = TransformersTokenizer(source.tokenizer)
     document = {
         "kind": MAP_KIND,
+        "version": MAP_VERSION,
         "target_tokens": names.size,
         "target_digest": vocabulary_digest(names),
         "ids": [token if token < names.size else -1 for token in tokens],
