@@ -88,7 +88,7 @@ def test_a_key_comes_from_the_environment_and_goes_nowhere_else(
     assert "sk-secret" not in out + err + (tmp_path / "r.jsonl").read_text()
     code, _, err = run("bench-server", "http://x", "--api-key-env", "NOT_THERE")
     assert code == 2
-    assert "NOT_THERE, and that variable is not set" in err
+    assert "NOT_THERE, which is not set" in err
 
 
 @pytest.mark.parametrize(

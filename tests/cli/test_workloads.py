@@ -9,15 +9,15 @@ import pytest
 
 from paceline.bench.prompts.workload import Workload
 from paceline.cli.derive import _texts
-from paceline.cli.parser import Parser
-from paceline.cli.workloads import SHOWN, add_workload, workload_of
+from paceline.cli.options import SHOWN, PromptOptions
+from paceline.cli.settings import Parser, add_options, read_options
 from paceline.errors import SettingError
 
 
 def chosen(*arguments: str, turns: bool = True) -> Workload:
     parser = Parser()
-    add_workload(parser)
-    return workload_of(parser.parse_args(arguments), turns=turns)
+    add_options(parser, PromptOptions)
+    return read_options(vars(parser.parse_args(arguments)), PromptOptions).workload(turns=turns)
 
 
 @pytest.fixture

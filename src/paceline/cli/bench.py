@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any
 
 from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.file import RunFile
@@ -20,14 +17,15 @@ from paceline.bench.local.run import Run
 from paceline.bench.local.summary import card
 from paceline.bench.prompts.workload import Workload
 from paceline.cli.configurations import ConfigurationOptions, Configurations
-from paceline.cli.options import dated_path, out_path
-from paceline.cli.parser import Parser, at_least
-from paceline.cli.settings import add_verb, flag, group, option
-from paceline.cli.workloads import PromptOptions
+from paceline.cli.options import Output, PromptOptions, dated_path, out_path, progress_bar, say
+from paceline.cli.settings import Verb, flag, group, option, whole
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
 from paceline.simulate.record import is_replayable, sources_of, trace_of
 from paceline.simulate.trace import KIND, RecordingHeader, write
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 EXAMPLES = """\
   paceline bench smollm2-135m -d lookup
@@ -37,23 +35,22 @@ EXAMPLES = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of `paceline bench`."""
+    """Decode every prompt without a draft and with each draft and limit, in turns, and print a
+    summary. Everything measured goes to a file as it comes: started again with the same file, a
+    bench goes on where it was. `paceline report FILE` makes a page of it. For a live server:
+    `paceline bench-server`."""
 
     shared: ConfigurationOptions = group(ConfigurationOptions)
     also: tuple[str, ...] = option(
         "more configurations, of these options with some changed: drafts, limits, costs, verifier, "
-        'loading (with --target MODEL), sampling, as in "--verifier block --temperature 0.8" '
-        "(repeatable)",
+        'loading (with --target MODEL), sampling, as in "--verifier block --temperature 0.8"',
         repeat=True,
+        quoted=True,
         metavar="OPTIONS",
     )
     prompts: PromptOptions = group(PromptOptions)
-    max_tokens: int = option(
-        "most tokens an answer (default: 128)", default=128, type=at_least(2), metavar="N"
-    )
-    repeats: int = option(
-        "times each prompt is run (default: 1)", default=1, type=at_least(1), metavar="N"
-    )
+    max_tokens: int = whole("most tokens an answer", 128, least=2)
+    repeats: int = whole("times each prompt is run", 1)
     warm: bool = flag(
         "allow drafts that remember earlier prompts; else every prompt meets a fresh one"
     )
@@ -64,31 +61,14 @@ class Settings:
         "also write what each draft would have offered at every token, for `simulate`",
         metavar="FILE",
     )
-    json: bool = flag("print the statistics as JSON, not the summary")
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb to the command line."""
-    parser = add_verb(
-        verbs,
-        "bench",
-        Settings,
-        run,
-        examples=EXAMPLES,
-        description=(
-            "Decode every prompt without a draft and with each draft and limit, interleaved, and "
-            "print a\nsummary. Everything measured goes to a file as it comes: started again with "
-            "the same file, a\nbench goes on where it was. `paceline report FILE` makes a page of "
-            "it. For a live server:\n`paceline bench-server`."
-        ),
-    )
-    parser.quoting = ("--also",)
+    output: Output = group(Output)
 
 
 def run(settings: Settings) -> int:
     """Measure, print the summary, and return the exit code."""
     workload = settings.prompts.workload()
-    _check(settings)
+    if settings.shared.rules.lossy and settings.record is not None:
+        raise _lossy_record()
     out = dated_path(settings.out, "paceline-bench")
     record = None if settings.record is None else _record_path(settings.record, out)
     with ExitStack() as stack:
@@ -122,15 +102,13 @@ def run(settings: Settings) -> int:
                 f"No prompt was measured. {first or 'It was interrupted.'}",
                 "Correct that and run it again.",
             )
-        print(
-            json.dumps(as_document(result), ensure_ascii=False) if settings.json else card(result)
-        )
+        settings.output.show(lambda: as_document(result), lambda: card(result))
         if unwritten:
             raise unwritten
-        print(f"Everything measured is in {out}: `paceline report {out}`.", file=sys.stderr)
+        say(f"Everything measured is in {out}: `paceline report {out}`.")
         if record is not None:
             _record(record, engine, configurations, workload, result)
-            print(f"The rounds are in {record}: `paceline simulate {record}`.", file=sys.stderr)
+            say(f"The rounds are in {record}: `paceline simulate {record} --costs …`.")
     return 0 if result.complete else 1
 
 
@@ -161,14 +139,6 @@ def _bandwidth(engine: Engine) -> float | None:
     )
 
 
-def _check(settings: Settings) -> None:
-    if settings.shared.rules.lossy and settings.record is not None:
-        raise SettingError(
-            "A lossy verifier accepts other tokens than those a recording counts as right.",
-            "Record with an exact verifier, or drop --record.",
-        )
-
-
 def _check_record(configurations: list[Configuration]) -> None:
     """A recording has one target, one temperature and chains. Raises SettingError."""
     if len({one.baseline for one in configurations}) > 1:
@@ -179,10 +149,7 @@ def _check_record(configurations: list[Configuration]) -> None:
     for one in configurations:
         verifier = one.chosen_verifier
         if verifier.lossy:
-            raise SettingError(
-                "A lossy verifier accepts other tokens than those a recording counts as right.",
-                "Record with an exact verifier, or drop --record.",
-            )
+            raise _lossy_record()
         assert one.engine is not None
         trees = [name for name, draft in one.drafts.items() if draft.branches]
         if trees and verifier.trees and one.engine.capabilities.trees:
@@ -190,6 +157,13 @@ def _check_record(configurations: list[Configuration]) -> None:
                 f"The draft {trees[0]!r} offers trees, and a recording holds chains.",
                 "Leave --record out, or take chains: --verifier chain --allow-chains.",
             )
+
+
+def _lossy_record() -> SettingError:
+    return SettingError(
+        "A lossy verifier accepts other tokens than those a recording counts as right.",
+        "Record with an exact verifier, or drop --record.",
+    )
 
 
 def _measure(
@@ -205,10 +179,8 @@ def _measure(
     left = each * len(result.missing())
     total = each * len(header.prompts) * header.repeats
     if result.runs:
-        print(_going_on(total - left, total), file=sys.stderr)
-    with tqdm(
-        total=total, initial=total - left, unit="run", file=sys.stderr, dynamic_ncols=True
-    ) as bar:
+        say(_going_on(total - left, total))
+    with progress_bar(total, "run", initial=total - left) as bar:
 
         def show(prompt: str, configuration: str) -> None:
             bar.set_postfix_str(f"{prompt}, {configuration}")
@@ -296,3 +268,6 @@ def _record(
         raise DataError(
             f"{path} can't be written: {error.strerror}.", "Make room, run it again."
         ) from None
+
+
+VERB = Verb(Settings, run, EXAMPLES)

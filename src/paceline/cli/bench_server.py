@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.bench.prompts.workload import Workload
 from paceline.bench.server.body import sampling_fields
@@ -24,12 +19,32 @@ from paceline.bench.server.http import Patience
 from paceline.bench.server.load import Block, plan, run_load
 from paceline.bench.server.result import AGAINST, FIRST, Asked, EndpointResult, ServerBenchHeader
 from paceline.bench.server.summary import server_summary
-from paceline.cli.options import SamplingOptions, dated_path
-from paceline.cli.parser import Parser, at_least, number_above_zero, several
-from paceline.cli.settings import add_verb, argument, flag, group, option
-from paceline.cli.workloads import PromptOptions
+from paceline.cli.options import (
+    KEY_HELP,
+    Output,
+    PromptOptions,
+    SamplingOptions,
+    dated_path,
+    progress_bar,
+    read_key,
+    say,
+)
+from paceline.cli.settings import (
+    Verb,
+    argument,
+    as_flag,
+    at_least,
+    group,
+    number_above_zero,
+    option,
+    several,
+    whole,
+)
 from paceline.errors import DataError, PacelineError, SettingError
 from paceline.types import Sampling
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _SEED = 0
 
@@ -48,11 +63,11 @@ class ServerOptions:
         "in turns with this one, such as the same without drafts", metavar="URL"
     )
     model: str | None = option("which of its models (default: its only)", metavar="NAME")
-    against_model: str | None = option("the same of --against", metavar="NAME")
-    api_key_env: str | None = option("the environment variable that holds its key", metavar="NAME")
-    against_api_key_env: str | None = option("the same of --against", metavar="NAME")
+    against_model: str | None = option("the same for --against", metavar="NAME")
+    api_key_env: str | None = option(KEY_HELP, metavar="NAME")
+    against_api_key_env: str | None = option("the same for --against", metavar="NAME")
     concurrency: tuple[int, ...] = option(
-        "clients at once; several are measured one after another (default: 1)",
+        "clients at once; several are measured one after another",
         default=(1,),
         type=several(at_least(1)),
         metavar="N[,N…]",
@@ -62,20 +77,18 @@ class ServerOptions:
         type=number_above_zero,
         metavar="SECONDS",
     )
-    retries: int | None = option(
-        "after 429, 5xx or a broken connection (default: 4)", type=at_least(0), metavar="N"
-    )
+    retries: int | None = whole("after 429, 5xx or a broken connection (default: 4)", least=0)
     metrics: str | None = option(
         "its page of counters (default: /metrics of the server)", metavar="URL"
     )
-    against_metrics: str | None = option("the same of --against", metavar="URL")
+    against_metrics: str | None = option("the same for --against", metavar="URL")
 
     def check(self) -> None:
         """Refuse what lacks its server, and a comparison of a server with itself."""
         for name in ("against_model", "against_api_key_env", "against_metrics"):
             if getattr(self, name) is not None and self.against is None:
                 raise SettingError(
-                    f"--{name.replace('_', '-')} is given without --against.", "Add --against URL."
+                    f"{as_flag(name)} is given without --against.", "Add --against URL."
                 )
         if self.against == self.url and self.against_model in (None, self.model):
             raise SettingError(
@@ -93,7 +106,7 @@ class ServerOptions:
         first = connect(
             self.url,
             model=self.model,
-            key=_key(self.api_key_env, "--api-key-env"),
+            key=read_key(self.api_key_env, "api_key_env"),
             metrics=self.metrics,
             patience=patience,
         )
@@ -102,7 +115,7 @@ class ServerOptions:
             other = connect(
                 self.against,
                 model=self.against_model,
-                key=_key(self.against_api_key_env, "--against-api-key-env"),
+                key=read_key(self.against_api_key_env, "against_api_key_env"),
                 metrics=self.against_metrics,
                 patience=patience,
                 option="--against",
@@ -113,36 +126,20 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of `paceline bench-server`."""
+    """Send every prompt to a live server, or to two in turns, and print a summary of tokens per
+    second, TTFT, TPOT and the acceptance rate that the server counts. Everything measured goes
+    to a file as it comes: the same command goes on from there."""
 
     servers: ServerOptions = group(ServerOptions)
     prompts: PromptOptions = group(PromptOptions)
-    max_tokens: int = option(
-        "most tokens an answer (default: 128)", default=128, type=at_least(2), metavar="N"
-    )
+    max_tokens: int = whole("most tokens an answer", 128, least=2)
     out: str | None = option(
         "the file of answers, JSONL (default: paceline-bench-server-DATE-TIME.jsonl)",
         "-o",
         metavar="FILE",
     )
-    json: bool = flag("print the statistics as JSON, not the summary")
+    output: Output = group(Output)
     sampling: SamplingOptions = group(SamplingOptions)
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb to the command line."""
-    add_verb(
-        verbs,
-        "bench-server",
-        Settings,
-        run,
-        examples=EXAMPLES,
-        description=(
-            "Send every prompt to a live server, or to two in turns, and print a summary of tokens "
-            "per\nsecond, TTFT, TPOT and the acceptance rate that the server counts. Everything "
-            "measured goes\nto a file as it comes: the same command goes on from there."
-        ),
-    )
 
 
 def run(settings: Settings) -> int:
@@ -161,13 +158,12 @@ def run(settings: Settings) -> int:
         raise error or DataError(
             f"No prompt was answered. {failed}", "Correct that and run it again."
         )
-    shown = json.dumps(result.as_document(), ensure_ascii=False) if settings.json else None
-    print(shown or server_summary(result))
-    print(f"Everything measured is in {out}.", file=sys.stderr)
+    settings.output.show(result.as_document, lambda: server_summary(result))
+    say(f"Everything measured is in {out}.")
     if isinstance(error, PacelineError):
         raise error
     if not result.complete:
-        print("The same command goes on from there.", file=sys.stderr)
+        say("The same command goes on from there.")
     return 0 if result.complete else 1
 
 
@@ -237,7 +233,7 @@ def _header(
 def _bar(result: EndpointResult, blocks: Sequence[Block]) -> tqdm[Any]:
     total = len(result.servers) * sum(len(block.prompts) for block in blocks)
     done = _ended(result)
-    return tqdm(total=total, initial=done, unit="answer", file=sys.stderr, dynamic_ncols=True)
+    return progress_bar(total, "answer", initial=done)
 
 
 def _shower(bar: tqdm[Any], result: EndpointResult) -> Callable[[Asked], None]:
@@ -252,18 +248,4 @@ def _ended(result: EndpointResult) -> int:
     return len(result.asked) + len(result.servers) * len(result.left_out)
 
 
-def _key(variable: str | None, option: str) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise SettingError(
-            f"{option} is {variable}, and that variable is not set or empty.",
-            f"Set it: export {variable}=…",
-        )
-    if not key.isascii() or not key.isprintable():
-        raise SettingError(
-            f"{option} is {variable}, and that variable holds more than printable ASCII.",
-            "Set it to the key alone, in one line.",
-        )
-    return key
+VERB = Verb(Settings, run, EXAMPLES)

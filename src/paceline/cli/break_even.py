@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,10 +12,17 @@ from typing import Any
 from paceline import plugins
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.profile.measured_policy import gather_costs, sources
-from paceline.cli.options import DRAFT_HELP, DraftOptions, TargetOptions, say
-from paceline.cli.parser import Parser
+from paceline.cli.options import (
+    DRAFT_HELP,
+    MODEL_HELP,
+    DraftOptions,
+    Output,
+    TargetOptions,
+    draft_option,
+    say,
+)
 from paceline.cli.plan import OUT_HELP, give, plan_path
-from paceline.cli.settings import add_verb, flag, group, option
+from paceline.cli.settings import Verb, argument, group, option
 from paceline.errors import SettingError, unknown_name
 from paceline.plan.break_even import BreakEven, as_document, lines, make_plan, sentence
 from paceline.plan.costs import decide_costs
@@ -40,16 +45,21 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEvenSettings:
-    """Of `paceline break-even`."""
+class OptionalTarget(TargetOptions):
+    """A target that is left out where costs are named."""
 
-    target: TargetOptions = group(TargetOptions)
-    draft: tuple[str, ...] = option(
-        f"{DRAFT_HELP} (repeatable; default: lookup; with --costs: lookup and all drafts of the "
-        "file)",
-        "-d",
-        repeat=True,
-        metavar="DRAFT",
+    target: str | None = argument(MODEL_HELP, metavar="TARGET", nargs="?")  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakEvenSettings:
+    """Print whether a draft can pay, then the arithmetic behind it. Costs come from a quick
+    measurement of TARGET and its drafts, kept for the next time, or from a file: then no model
+    is loaded, and TARGET is left out."""
+
+    target: OptionalTarget = group(OptionalTarget)
+    draft: tuple[str, ...] = draft_option(
+        f"{DRAFT_HELP} (default: lookup; with --costs also all drafts of the file)"
     )
     acceptance: tuple[float, ...] = option(
         "acceptance rate of a drafted token, 0 to 1 (default: a range)",
@@ -66,25 +76,8 @@ class BreakEvenSettings:
     out: str | None = option(
         f"{OUT_HELP}; takes one draft and one acceptance", "-o", metavar="FILE"
     )
-    json: bool = flag("print one JSON document instead: the plan with -o, else the arithmetic")
+    output: Output = group(Output)
     loading: DraftOptions = group(DraftOptions)
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb to the command line."""
-    parser = add_verb(
-        verbs,
-        "break-even",
-        BreakEvenSettings,
-        run,
-        examples=EXAMPLES,
-        description=(
-            "Print whether a draft can pay, then the arithmetic behind it. Costs come from a quick "
-            "\nmeasurement of TARGET and its drafts, kept for the next time, or from a file: then "
-            "no model\nis loaded, and TARGET is left out."
-        ),
-    )
-    parser.may_leave_out("target")
 
 
 def run(settings: BreakEvenSettings) -> int:
@@ -96,14 +89,15 @@ def run(settings: BreakEvenSettings) -> int:
     out = plan_path(settings.out)
     priced = _recorded(settings) if settings.costs is not None else _measured(settings)
     if out is not None:
-        give(priced.decided(settings.costs), out, as_json=settings.json)
-    elif settings.json:
-        print(json.dumps(as_document(priced.plan), ensure_ascii=False))
+        give(priced.decided(settings.costs), out, settings.output)
     else:
-        print("\n".join([sentence(priced.plan), "", *lines(priced.plan)]))
+        settings.output.show(
+            lambda: as_document(priced.plan),
+            lambda: "\n".join([sentence(priced.plan), "", *lines(priced.plan)]),
+        )
     if plot is not None:
         plot_speed_up(priced.plan, plot)
-        print(f"The plot is in {plot}.", file=sys.stderr)
+        say(f"The plot is in {plot}.")
     return 0
 
 
@@ -194,3 +188,6 @@ def _measured(settings: BreakEvenSettings) -> _Costed:
             target_metadata(engine),
             {name: draft_metadata(draft) for name, draft in drafts.items()},
         )
+
+
+VERB = Verb(BreakEvenSettings, run, EXAMPLES)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from paceline.bench.local.check import SelfCheck, check_bookkeeping
@@ -14,9 +10,8 @@ from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.summary import describe
 from paceline.bench.machine import machine_metadata
 from paceline.bench.profile.profile import costs_for
-from paceline.cli.options import DRAFT_HELP, DraftOptions, TargetOptions
-from paceline.cli.parser import Parser
-from paceline.cli.settings import add_verb, flag, group, option
+from paceline.cli.options import DRAFT_HELP, DraftOptions, Output, TargetOptions, say
+from paceline.cli.settings import Verb, group, option
 from paceline.engines.base import Engine
 from paceline.errors import PairError, PromptError
 from paceline.policy.costs import Costs
@@ -35,49 +30,39 @@ TEXT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of `paceline check`."""
+    """Say whether a draft model fits its target, what a forward over several rows costs here, and
+    whether the target accepts itself as its own draft and survives rejected drafts. The exit code
+    is 1 if a fault is found."""
 
     target: TargetOptions = group(TargetOptions)
     draft: str | None = option(DRAFT_HELP, "-d", metavar="DRAFT")
-    json: bool = flag("print one JSON document instead")
+    output: Output = group(Output)
     loading: DraftOptions = group(DraftOptions)
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb to the command line."""
-    add_verb(
-        verbs,
-        "check",
-        Settings,
-        run,
-        examples=EXAMPLES,
-        description=(
-            "Say whether a draft model fits its target, what a forward over several rows costs "
-            "here,\nand whether the target accepts itself as its own draft and survives rejected "
-            "drafts. Exit 1 if a fault is found."
-        ),
-    )
 
 
 def run(settings: Settings) -> int:
     """Check the pair, print what was found, and return the exit code."""
     # Two sequences: the target plays both roles below.
     with settings.target.load(max_sequences=2) as engine:
-        say = (lambda _: None) if settings.json else print
-        say(f"target    {_metadata_line(engine)}")
+        tell = (lambda _: None) if settings.output.json else print
+        metadata = ", ".join(f"{key} {value}" for key, value in engine.metadata().items() if value)
+        tell(f"target    {metadata}")
         pair = _pair(settings, engine)
         if pair is not None:
-            say(f"pair      {pair['sentence']}")
+            tell(f"pair      {pair['sentence']}")
         tokens = _text(engine)
-        costs = costs_for(engine, on_measure=partial(print, file=sys.stderr))
-        say(f"width     {_widths_line(costs)}")
-        itself = check_bookkeeping(engine, tokens, max_tokens=_room(engine, tokens))
-        say(f"itself    {_itself_line(itself)}")
-        say(f"rewinds   {_rewinds_line(itself)}")
+        costs = costs_for(engine, on_measure=say)
+        tell(f"width     {_widths_line(costs)}")
+        room = engine.capabilities.context_size - len(tokens)
+        itself = check_bookkeeping(engine, tokens, max_tokens=max(1, min(48, room)))
+        tell(f"itself    {_itself_line(itself)}")
+        rewound = _difference(itself.rewound)
+        tell(f"rewinds   {itself.rewinds} blocks with a mistake rewound; {rewound}")
         sound = itself.sound and (pair is None or pair["fits"])
-        say("sound     " + ("yes" if sound else "NO: see above"))
-        if settings.json:
-            print(json.dumps(_document(engine, pair, costs, itself, sound), ensure_ascii=False))
+        tell("sound     " + ("yes" if sound else "NO: see above"))
+        if settings.output.json:
+            document = _document(engine, pair, costs, itself, sound)
+            settings.output.show(lambda: document, str)
     return 0 if sound else 1
 
 
@@ -115,14 +100,6 @@ def _widths(costs: Costs) -> list[int]:
     return [width for width in WIDTHS if width < reach]
 
 
-def _room(engine: Engine, tokens: list[int]) -> int:
-    return max(1, min(48, engine.capabilities.context_size - len(tokens)))
-
-
-def _metadata_line(engine: Engine) -> str:
-    return ", ".join(f"{key} {value}" for key, value in engine.metadata().items() if value)
-
-
 def _widths_line(costs: Costs) -> str:
     shown = "  ".join(f"r({width})={costs.r(width):.2f}" for width in _widths(costs))
     return f"T(1) = {1e3 * costs.forward_s(1):.1f} ms   {shown}"
@@ -137,10 +114,6 @@ def _itself_line(itself: SelfCheck) -> str:
             f"{itself.largest_gap:.3g}, width alone moves gaps by up to {itself.movement:.3g}"
         )
     return f"{line}; {_difference(itself.first_difference)}"
-
-
-def _rewinds_line(itself: SelfCheck) -> str:
-    return f"{itself.rewinds} blocks with a mistake rewound; {_difference(itself.rewound)}"
 
 
 def _difference(found: FirstDifference | None) -> str:
@@ -166,3 +139,6 @@ def _document(
         "bookkeeping": {**asdict(itself), "sound": itself.sound},
         "sound": sound,
     }
+
+
+VERB = Verb(Settings, run, EXAMPLES)

@@ -18,10 +18,19 @@ from paceline.cli.options import (
     RuleOptions,
     SamplingOptions,
     TargetOptions,
+    draft_option,
     labels,
 )
-from paceline.cli.parser import Parser, max_draft_tokens, several
-from paceline.cli.settings import add_options, group, option, read_options
+from paceline.cli.settings import (
+    Parser,
+    add_options,
+    as_flag,
+    group,
+    max_draft_tokens,
+    option,
+    read_options,
+    several,
+)
 from paceline.drafts.base import Draft
 from paceline.engines.base import Engine
 from paceline.errors import SettingError
@@ -32,9 +41,7 @@ class ConfigurationOptions:
     """What a configuration is, and what an `--also` may change of it."""
 
     target: TargetOptions = group(TargetOptions)
-    draft: tuple[str, ...] = option(
-        f"{DRAFT_HELP} (repeatable; default: lookup)", "-d", repeat=True, metavar="DRAFT"
-    )
+    draft: tuple[str, ...] = draft_option(DRAFT_HELP, "lookup")
     max_draft_tokens: tuple[int | None, ...] = option(
         "auto: all drafts on offer, asked only when it is faster; a number: each draft always, at "
         "most N tokens a round. Several are compared (default: auto)",
@@ -46,11 +53,6 @@ class ConfigurationOptions:
     rules: RuleOptions = group(RuleOptions)
     loading: DraftOptions = group(DraftOptions)
     sampling: SamplingOptions = group(SamplingOptions)
-
-    @property
-    def drafts(self) -> tuple[str, ...]:
-        """The drafts' specifications: lookup where none is named."""
-        return self.draft or ("lookup",)
 
     def check(self) -> None:
         """Refuse what can't be honoured before a model is loaded. Raises SettingError."""
@@ -115,7 +117,7 @@ class Configurations:
         every = [(shared, {}), *(also(shared, written) for written in others)]
         for one, _ in every:
             one.check()
-        specs = [spec for one, _ in every for spec in one.drafts]
+        specs = [spec for one, _ in every for spec in one.draft]
         self._labels = labels(list(dict.fromkeys(specs)))
         return [found for one, given in every for found in self._of(one, given)]
 
@@ -159,10 +161,10 @@ class Configurations:
                 )
 
     def _load(self, one: ConfigurationOptions, engine: Engine) -> dict[str, Draft]:
-        labels(one.drafts)  # refuses one that is named twice
-        key = (id(engine), one.drafts, one.loading)
+        labels(one.draft)  # refuses one that is named twice
+        key = (id(engine), one.draft, one.loading)
         if key not in self._drafts:
-            names = {spec: self._labels[spec] for spec in one.drafts}
+            names = {spec: self._labels[spec] for spec in one.draft}
             self._drafts[key] = one.loading.load_all(names, engine, one.target.place, self._stack)
         return self._drafts[key]
 
@@ -170,9 +172,7 @@ class Configurations:
 def _words(given: dict[str, Any], *, but: Sequence[str]) -> str:
     """Options as they are written, for a name."""
     return "".join(
-        f" --{name.replace('_', '-')}{_value(value)}"
-        for name, value in given.items()
-        if name not in but
+        f" {as_flag(name)}{_value(value)}" for name, value in given.items() if name not in but
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.bench.prompts.formats import find_workload
-from paceline.cli.parser import Parser, at_least
-from paceline.cli.workloads import notes
+from paceline.cli.options import MODEL_HELP, Output, notes, say
+from paceline.cli.settings import Verb, argument, group, option, whole
 from paceline.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -24,57 +21,45 @@ EXAMPLES = """\
   paceline generate models/target -d draft"""
 
 
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
-        "derive",
-        examples=EXAMPLES,
-        help="make a draft model from its target: fewer layers, fewer tokens",
-        description=(
-            "Write a smaller model made of a target's own weights, as a directory that engines of "
-            "the\nHugging Face format load. Nothing is trained."
-        ),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Write a smaller model made of a target's own weights, as a directory that engines of the
+    Hugging Face format load. Nothing is trained."""
+
+    target: str = argument(MODEL_HELP, metavar="TARGET")
+    out: str = option(
+        "where it goes: a directory that is empty or not there yet",
+        "-o",
+        required=True,
+        metavar="DIR",
     )
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="model directory, hub name (owner/name), GGUF file, or demo name (paceline models)",
-    )
-    parser.add_argument(
-        "-o", "--out", metavar="DIR", required=True, help="where it goes; not there yet, or empty"
-    )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--layers",
+    layers: str | None = option(
+        "layers that stay, from 0, in the target's order: 0-7,27 (default: the first half)",
         metavar="LIST",
-        help="layers that stay, from 0, in the target's order: 0-7,27 (default: the first half)",
     )
-    which.add_argument("--keep", type=at_least(1), metavar="N", help="the first N layers stay")
-    parser.add_argument(
-        "--vocabulary",
-        type=at_least(1),
-        metavar="N",
-        help="N tokens stay: special ones, single bytes, and the most frequent ones of a corpus",
+    keep: int | None = whole("the first N layers stay")
+    vocabulary: int | None = whole(
+        "N tokens stay: special ones, single bytes, and the most frequent ones of a corpus"
     )
-    parser.add_argument(
-        "--corpus",
-        action="append",
+    corpus: tuple[str, ...] = option(
+        "text, or prompts as .jsonl, to count tokens in; best what the target writes",
+        repeat=True,
         metavar="FILE",
-        help="text, or prompts as .jsonl, to count tokens in (repeatable); best what the target "
-        "writes",
     )
-    parser.add_argument(
-        "--dtype",
+    dtype: str | None = option(
+        "float32, bfloat16, float16 (default: the target's; bfloat16 for a GGUF file)",
         metavar="TYPE",
-        help="float32, bfloat16, float16 (default: the target's; bfloat16 for a GGUF file)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
-    parser.set_defaults(run=run)
+    output: Output = group(Output)
 
 
-def run(args: argparse.Namespace) -> int:
-    if (args.vocabulary is None) != (args.corpus is None):
+def run(settings: Settings) -> int:
+    """Make the draft, print what it is, and return the exit code."""
+    if settings.layers is not None and settings.keep is not None:
+        raise SettingError("--layers and --keep are both given.", "Give one of them.")
+    if (settings.vocabulary is None) != (not settings.corpus):
         given, missing = "--vocabulary", "--corpus"
-        if args.vocabulary is None:
+        if settings.vocabulary is None:
             given, missing = missing, given
         raise SettingError(f"{given} is given without {missing}.", "Give both or neither.")
     try:
@@ -84,28 +69,26 @@ def run(args: argparse.Namespace) -> int:
             f"A draft can't be made here: {error}.", "pip install 'paceline[transformers]'"
         ) from error
     made = derive(
-        args.target,
-        args.out,
-        layers=args.layers,
-        keep=args.keep,
-        vocabulary=args.vocabulary,
-        corpus=None if args.corpus is None else list(_texts(args.corpus)),
-        dtype=args.dtype,
+        settings.target,
+        settings.out,
+        layers=settings.layers,
+        keep=settings.keep,
+        vocabulary=settings.vocabulary,
+        corpus=list(_texts(settings.corpus)) if settings.corpus else None,
+        dtype=settings.dtype,
     )
-    if args.json:
-        print(json.dumps(asdict(made) | {"directory": str(made.directory)}))
-    else:
-        print("\n".join(_lines(made)))
+    settings.output.show(
+        lambda: asdict(made) | {"directory": str(made.directory)}, lambda: "\n".join(_lines(made))
+    )
     return 0
 
 
-def _texts(names: list[str]) -> Iterator[str]:
+def _texts(names: Sequence[str]) -> Iterator[str]:
     """The texts of a corpus: a file whole, or each message of its prompts."""
     for name in names:
         if name.endswith(".jsonl"):
             workload = find_workload(name)
-            for line in notes(workload):
-                print(line, file=sys.stderr)
+            say(*notes(workload))
             for prompt in workload.prompts:
                 new = prompt.messages[-1:] if prompt.follows else prompt.messages
                 yield from (message["content"] for message in new)
@@ -133,3 +116,6 @@ def _lines(made: DerivedModel) -> Iterator[str]:
     if made.covered is not None:
         yield f"the kept tokens are {made.covered:.1%} of the corpus"
     yield f"Try it: paceline generate {made.target} -d {made.directory}"
+
+
+VERB = Verb(Settings, run, EXAMPLES)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from paceline.cli.options import out_path
-from paceline.cli.parser import Parser, at_least
-from paceline.cli.settings import add_options, argument, flag, option, read_options
-from paceline.errors import DataError
+from paceline.cli.options import out_path, say, write_text
+from paceline.cli.settings import Verb, argument, flag, option, whole
+from paceline.errors import DataError, SettingError
+from paceline.export import dynamo, kubernetes
+from paceline.export.cluster import Cluster, short_name
 from paceline.export.make import make_setup
 from paceline.export.setup import ENGINES, EngineSetup, ExportOptions
 from paceline.export.text import one_line, unwritten, written
@@ -26,13 +27,14 @@ EXAMPLES = """\
   paceline export kubernetes plan.json --engine vllm --target owner/name"""
 
 
-def max_running() -> Any:
-    """The option of SGLang's, which deployments have too."""
-    return option(
-        "SGLang: sequences decoded together, which drafts would set to 48",
-        type=at_least(1),
-        metavar="N",
-    )
+# What each place takes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Turn a plan (`paceline plan … -o plan.json`) into what an engine is started with.
+    A key, a flag or a combination that this version of the engine would refuse is an error here,
+    and a rule that changes what is emitted is never turned on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +49,9 @@ class ExportSettings:
     draft_model: str | None = option(
         "the draft's model likewise (default: the plan's)", metavar="NAME"
     )
-    max_draft_tokens: int | None = option(
-        "drafted tokens in a round (default: the plan's)", type=at_least(1), metavar="N"
-    )
+    max_draft_tokens: int | None = whole("drafted tokens in a round (default: the plan's)")
     nearest: bool = flag("where the engine can't express the draft, export what comes nearest")
-    draft_tensor_parallel: int | None = option(
-        "of the draft (default: the engine's)", type=at_least(1), metavar="N"
-    )
+    draft_tensor_parallel: int | None = whole("of the draft (default: the engine's)")
     out: str | None = option("write it there", "-o", metavar="FILE")
 
     def options(self, **changes: object) -> ExportOptions:
@@ -63,102 +61,167 @@ class ExportSettings:
         return ExportOptions(**{**given, **changes})
 
 
+def _format(engine: str) -> Any:
+    formats = ENGINES[engine].formats
+    return option("what is written", choices=formats, default=formats[0])
+
+
+def _max_running() -> Any:
+    return whole("SGLang: sequences decoded together, which drafts would set to 48")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaServerSettings(ExportSettings):
+    """Of llama-server."""
+
+    format: str = _format("llama-server")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSettings(ExportSettings):
     """Also for engines that split a target over as many GPUs as they are told."""
 
-    tensor_parallel: int | None = option("of the target (1)", type=at_least(1), metavar="N")
+    tensor_parallel: int | None = whole("of the target (default: 1)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmSettings(SplitSettings):
-    """Also for vLLM, and for deployments, which may be of it."""
+class TensorRTSettings(SplitSettings):
+    """Of TensorRT-LLM."""
+
+    format: str = _format("tensorrt-llm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangSettings(SplitSettings):
+    """Of SGLang."""
+
+    max_running: int | None = _max_running()
+    format: str = _format("sglang")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSettings(SplitSettings):
+    """Of vLLM, and of deployments, which may be of it."""
 
     ours: bool = flag("vLLM: Paceline's own drafts and policy in place of vLLM's n-grams")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SglangSettings(SplitSettings):
-    """Also for SGLang."""
+class VllmSettings(PluginSettings):
+    """Of vLLM."""
 
-    max_running: int | None = max_running()
-
-
-KINDS: dict[str, type[ExportSettings]] = {
-    "vllm": VllmSettings,
-    "sglang": SglangSettings,
-    "tensorrt-llm": SplitSettings,
-    "llama-server": ExportSettings,
-}
-
-S = TypeVar("S", bound=ExportSettings)
+    format: str = _format("vllm")
 
 
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb `export`."""
-    from paceline.cli.export_manifests import add_dynamo, add_kubernetes
+def _volume(text: str) -> tuple[str, str]:
+    claim, _, path = text.partition(":")
+    if not claim or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not CLAIM:/PATH")
+    return claim, path
 
-    parser = verbs.add_parser(
-        "export",
-        examples=EXAMPLES,
-        description=(
-            "Turn a plan (`paceline plan … -o plan.json`) into what an engine is started with. A "
-            "key, a\nflag or a combination that this version of the engine would refuse is an "
-            "error here, and a\nrule that changes what is emitted is never turned on."
-        ),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings(PluginSettings):
+    """What both kinds of deployments take."""
+
+    max_running: int | None = _max_running()
+    name: str | None = option("of everything that is made (default: the target's)", metavar="NAME")
+    namespace: str | None = option("(default: kubectl's)", metavar="NAME")
+    replicas: int = whole("servers", 1, least=0)
+    image: str | None = option(
+        "(default: the one published of the engine's version)", metavar="IMAGE"
     )
-    places = parser.add_subparsers(
-        dest="place", required=True, metavar="ENGINE", parser_class=Parser
+    gpus: int | None = whole(
+        "GPUs per server, over all of which it splits its model (default: 1)", least=0
     )
-    for engine, profile in ENGINES.items():
-        summary = f"settings of {profile.title} {', '.join(profile.versions)}"
-        one = add_place(places, engine, summary, KINDS[engine], partial(_settings, engine))
-        one.add_argument(
-            "--format",
-            choices=profile.formats,
-            default=profile.formats[0],
-            help="what is written (%(default)s)",
-        )
-    add_kubernetes(places)
-    add_dynamo(places)
+    cpu: str | None = option("asked for per server: 4, 500m", metavar="AMOUNT")
+    memory: str | None = option("asked for per server: 32Gi", metavar="AMOUNT")
+    model_volume: tuple[str, str] | None = option(
+        "a PersistentVolumeClaim with models, and where it is mounted",
+        type=_volume,
+        metavar="CLAIM:/PATH",
+    )
+    cache_volume: str | None = option(
+        "a PersistentVolumeClaim that fetched models are kept in", metavar="CLAIM"
+    )
+    hf_secret: str | None = option("a Secret with HF_TOKEN, for gated models", metavar="SECRET")
+
+    def split(self) -> int | None:
+        """Over how many GPUs a target is split: all of a server's."""
+        given, gpus = self.tensor_parallel, self.gpus
+        if None not in (given, gpus) and given != gpus:
+            raise SettingError(
+                f"--tensor-parallel is {given} and --gpus {gpus}: a server splits its model over "
+                "all of its GPUs.",
+                "Give one of them.",
+            )
+        return given if gpus is None else gpus or None
+
+    def cluster(self, setup: EngineSetup, longest: int) -> Cluster:
+        """What is asked of the cluster; a name that isn't given has at most so many characters."""
+        gpus = self.tensor_parallel if self.gpus is None else self.gpus
+        given = {one.name: getattr(self, one.name) for one in fields(Cluster)}
+        name = short_name(setup.target, longest) if self.name is None else self.name
+        return Cluster(**{**given, "name": name, "gpus": 1 if gpus is None else gpus})
 
 
-def add_place(
-    places: argparse._SubParsersAction[Parser],
-    name: str,
-    summary: str,
-    kind: type[S],
-    text: Callable[[S, str | None], str],
-) -> Parser:
-    """Add a place to export to: its settings, and what makes the text of them and a format."""
-    parser = places.add_parser(name, help=summary, description=f"A plan as {summary}.")
-    add_options(parser, kind)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings(ClusterSettings):
+    """`paceline export kubernetes`."""
 
-    def run(args: argparse.Namespace) -> int:
-        settings = read_options(vars(args), kind)
-        out = _out_path(settings)
-        made = text(settings, vars(args).get("format"))
-        if out is None:
-            sys.stdout.write(made)
-        else:
-            _write(out, made)
-            print(f"The settings are in {out}.", file=sys.stderr)
-        return 0
-
-    parser.set_defaults(run=run)
-    return parser
+    engine: str = option("what decodes", choices=tuple(ENGINES), required=True)
+    startup_minutes: int = whole(
+        "most that fetching and loading models takes", kubernetes.STARTUP_MINUTES
+    )
+    no_pod_monitor: bool = flag(
+        "without a PodMonitor: for clusters without the Prometheus operator"
+    )
+    monitor_label: tuple[str, ...] = option(
+        "of the PodMonitor: what your Prometheus selects its monitors by",
+        repeat=True,
+        metavar="KEY=VALUE",
+    )
 
 
-def setup_of(settings: ExportSettings, engine: str, **changes: object) -> EngineSetup:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamoSettings(ClusterSettings):
+    """`paceline export dynamo`."""
+
+    engine: str = option("what decodes", choices=tuple(dynamo.WORKERS), required=True)
+    dynamo_version: str = option(
+        "which says the engine's version too",
+        default=dynamo.VERSION,
+        metavar="VERSION",
+    )
+    disaggregated: bool = flag("decode and prefill workers, in place of workers that do both")
+    prefill_replicas: int | None = whole("prefill workers, with --disaggregated (default: 1)")
+
+
+# What each place is given.
+
+
+def _run(text: Callable[[Any], str], settings: ExportSettings) -> int:
+    """Print or write what a plan becomes, and return the exit code."""
+    out = _out_path(settings)
+    made = text(settings)
+    if out is None:
+        sys.stdout.write(made)
+    else:
+        write_text(out, made)
+        say(f"The settings are in {out}.")
+    return 0
+
+
+def _setup(settings: ExportSettings, engine: str, **changes: object) -> EngineSetup:
     """The plan that is named, for an engine; with changes to what was given."""
     return make_setup(engine, read_plan(Path(settings.plan)), settings.options(**changes))
 
 
-def _settings(engine: str, settings: ExportSettings, form: str | None) -> str:
-    setup = setup_of(settings, engine)
+def _engine(engine: str, settings: Any) -> str:
+    setup, form = _setup(settings, engine), settings.format
     text = written(setup, form, settings.out or "THIS_FILE")
     for note in unwritten(setup, form):
-        print(one_line(note), file=sys.stderr)
+        say(one_line(note))
     return text
 
 
@@ -188,8 +251,76 @@ def _kind(path: Path) -> str | None:
     return one_line(found[1]) if found else None
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path} can't be written: {error.strerror}.", "Choose another.") from None
+def _kubernetes(settings: KubernetesSettings) -> str:
+    if settings.no_pod_monitor and settings.monitor_label:
+        raise SettingError(
+            "--monitor-label is given with --no-pod-monitor.", "Leave one of them out."
+        )
+    setup = _setup(settings, settings.engine, tensor_parallel=settings.split())
+    return kubernetes.kubernetes(
+        setup,
+        settings.cluster(setup, 63),
+        startup_minutes=settings.startup_minutes,
+        pod_monitor=not settings.no_pod_monitor,
+        monitor_labels=_labels(settings.monitor_label),
+    )
+
+
+def _labels(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SettingError(f"Label {text!r} has no value.", "Write KEY=VALUE.")
+        if key in found:
+            raise SettingError(f"--monitor-label gives {key!r} twice.", "Give it once.")
+        found[key] = value
+    return found
+
+
+def _dynamo(settings: DynamoSettings) -> str:
+    if settings.prefill_replicas is not None and not settings.disaggregated:
+        raise SettingError(
+            "--prefill-replicas is given without --disaggregated.", "Give both or neither."
+        )
+    version = settings.version or dynamo.ships(settings.engine, settings.dynamo_version)
+    setup = _setup(settings, settings.engine, version=version, tensor_parallel=settings.split())
+    return dynamo.dynamo(
+        setup,
+        settings.cluster(setup, dynamo.NAME),
+        version=settings.dynamo_version,
+        disaggregated=settings.disaggregated,
+        prefill_replicas=settings.prefill_replicas or 1,
+    )
+
+
+KINDS: Mapping[str, type[ExportSettings]] = {
+    "vllm": VllmSettings,
+    "sglang": SglangSettings,
+    "tensorrt-llm": TensorRTSettings,
+    "llama-server": LlamaServerSettings,
+}
+
+
+def _place(kind: type[ExportSettings], text: Callable[[Any], str], summary: str) -> Verb:
+    return Verb(kind, partial(_run, text), description=f"A plan as {summary}.")
+
+
+VERB = Verb(
+    Settings,
+    None,
+    EXAMPLES,
+    metavar="ENGINE",
+    actions={
+        **{
+            name: _place(
+                KINDS[name],
+                partial(_engine, name),
+                f"settings of {engine.title} {', '.join(engine.versions)}",
+            )
+            for name, engine in ENGINES.items()
+        },
+        "kubernetes": _place(KubernetesSettings, _kubernetes, "a Deployment with its Service"),
+        "dynamo": _place(DynamoSettings, _dynamo, "a DynamoGraphDeployment"),
+    },
+)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,12 +10,14 @@ from typing import Any
 from paceline.cli.options import (
     DRAFT_HELP,
     DraftOptions,
+    Output,
     RuleOptions,
     SamplingOptions,
     TargetOptions,
+    draft_option,
+    say,
 )
-from paceline.cli.parser import Parser, at_least, max_draft_tokens
-from paceline.cli.settings import add_verb, flag, group, option
+from paceline.cli.settings import Verb, flag, group, max_draft_tokens, option, whole
 from paceline.decode.generate import Generation, Prompt, generate
 from paceline.decode.round import Policy, fixed
 from paceline.drafts.base import Draft
@@ -34,19 +34,14 @@ EXAMPLES = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of `paceline generate`."""
+    """Decode one prompt. Text goes to stdout, statistics to stderr."""
 
     target: TargetOptions = group(TargetOptions)
-    prompt: str = option(
-        "the prompt; - reads it from stdin (default)", "-p", default="-", metavar="TEXT"
-    )
+    prompt: str = option("the prompt; - reads it from stdin", "-p", default="-", metavar="TEXT")
     raw: bool = flag("continue the prompt as it stands, without the chat template")
     system: str | None = option("a system message for the chat template", metavar="TEXT")
-    draft: tuple[str, ...] = option(
-        f"{DRAFT_HELP} (repeatable: the policy chooses among them; default: none)",
-        "-d",
-        repeat=True,
-        metavar="DRAFT",
+    draft: tuple[str, ...] = draft_option(
+        f"{DRAFT_HELP}; the policy chooses among several (default: none)"
     )
     max_draft_tokens: int | None = option(
         "always draft, at most N tokens a round; auto (default): only when it is faster",
@@ -55,30 +50,16 @@ class Settings:
         metavar="N",
     )
     rules: RuleOptions = group(RuleOptions)
-    max_tokens: int = option(
-        "most tokens of the answer (default: 256)", default=256, type=at_least(1), metavar="N"
-    )
-    stop: tuple[str, ...] = option("end before this text (repeatable)", repeat=True, metavar="TEXT")
+    max_tokens: int = whole("most tokens of the answer", 256)
+    stop: tuple[str, ...] = option("end before this text", repeat=True, metavar="TEXT")
     stop_token: tuple[int, ...] = option(
-        "end with this token (repeatable)", repeat=True, type=int, metavar="TOKEN"
+        "end with this token", repeat=True, type=int, metavar="TOKEN"
     )
     ignore_end: bool = flag("go on past the model's end tokens")
     logprobs: bool = flag("with --json: the target's log-probability of each token")
-    json: bool = flag("print one JSON document instead")
+    output: Output = group(Output)
     loading: DraftOptions = group(DraftOptions)
     sampling: SamplingOptions = group(SamplingOptions)
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb to the command line."""
-    add_verb(
-        verbs,
-        "generate",
-        Settings,
-        run,
-        examples=EXAMPLES,
-        description="Decode one prompt. Text goes to stdout, statistics to stderr.",
-    )
 
 
 def run(settings: Settings) -> int:
@@ -107,17 +88,15 @@ def run(settings: Settings) -> int:
                 ignore_end=settings.ignore_end,
             ),
             logprobs=settings.logprobs,
-            on_text=None if settings.json else _write,
+            on_text=None if settings.output.json else _write,
         )
         policy_stats = _policy_stats(policy)
-        if settings.json:
-            document = _document(generation, engine, drafts, policy_stats, settings)
-            document["verifier"] = settings.rules.verifier or verifier.name
-            print(json.dumps(document, ensure_ascii=False))
-        else:
-            _write("\n")
+        document = _document(generation, engine, drafts, policy_stats, settings)
+        document["verifier"] = settings.rules.verifier or verifier.name
+        settings.output.show(lambda: document, lambda: "")  # its text has been written
+        if not settings.output.json:
             more = "" if policy_stats is None else f" · {policy_stats.sentence()}"
-            print(f"{generation.summary}{more}", file=sys.stderr)
+            say(f"{generation.summary}{more}")
     return 0
 
 
@@ -140,7 +119,7 @@ def _policy_stats(policy: Policy) -> PolicyStats | None:
 def _check(settings: Settings) -> None:
     """Refuse options that would have no effect."""
     limit, costs, drafts = settings.max_draft_tokens, settings.rules.costs, settings.draft
-    if settings.logprobs and not settings.json:
+    if settings.logprobs and not settings.output.json:
         raise SettingError("--logprobs has no place in plain text.", "Add --json.")
     if drafts in ((), ("none",)) and (limit or costs):
         given = f"-n is {limit}" if limit else f"--costs is {costs}"
@@ -207,3 +186,6 @@ def _document(
     if settings.logprobs:
         document["log_probs"] = list(generation.log_probs)
     return document
+
+
+VERB = Verb(Settings, run, EXAMPLES)

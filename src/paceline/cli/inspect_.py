@@ -2,256 +2,47 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import textwrap
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from itertools import groupby
-from typing import Any
+from dataclasses import dataclass
 
-from paceline.cli.parser import Parser
-from paceline.cli.settings import add_verb, argument, flag, option
+from paceline.cli.options import Output
+from paceline.cli.settings import Verb, argument, group, option
 from paceline.engines.load import resolve
-from paceline.inspect.checkpoint import FORMATS, KINDS, Checkpoint
-from paceline.inspect.compare import TargetComparison, compare
-from paceline.inspect.loaders import ENGINES, Loads, loads
+from paceline.inspect.compare import compare
 from paceline.inspect.read import read
+from paceline.inspect.summary import checkpoint_document, checkpoint_lines
 
 EXAMPLES = """\
   paceline inspect drafts/eagle3 --target models/target
   paceline inspect draft.gguf --json"""
 
-WIDTH = 80
+EPILOG = "Exit code: 1 if something is wrong that stops every engine, 2 if it is not a draft."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectSettings:
-    """`paceline inspect`."""
+    """Look at a draft's files: EAGLE-1 to -3, P-EAGLE, Medusa, DFlash, DSpark, MTP layers,
+    speculators directories, draft models, GGUF files, early-exit heads. Only configs, headers,
+    vocabulary maps and small weights are read; nothing in them is run."""
 
     draft: str = argument("a draft's directory, GGUF file, exit head, or demo name", metavar="DIR")
     target: str | None = option(
         "the model it is to draft for: directory, GGUF file or demo name", metavar="DIR_OR_NAME"
     )
-    json: bool = flag("print one JSON document instead")
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb `inspect`."""
-    parser = add_verb(
-        verbs,
-        "inspect",
-        InspectSettings,
-        run,
-        examples=EXAMPLES,
-        description=(
-            "Look at a draft's files: EAGLE-1 to -3, P-EAGLE, Medusa, DFlash, DSpark, MTP\n"
-            "layers, speculators directories, draft models, GGUF files, early-exit heads.\n"
-            "Only configs, headers, vocabulary maps and small weights are read; nothing in\n"
-            "them is run."
-        ),
-    )
-    parser.epilog = (
-        "Exit code: 1 if something is wrong that stops every engine, 2 if it is not a draft."
-    )
+    output: Output = group(Output)
 
 
 def run(settings: InspectSettings) -> int:
-    """Print what the draft is; the exit code."""
+    """Print what the draft is, and return the exit code."""
     checkpoint = read(resolve(settings.draft))
     comparison = None
     if settings.target is not None:
         comparison = compare(checkpoint, resolve(settings.target))
         checkpoint = comparison.checkpoint
-    if settings.json:
-        print(json.dumps(_document(checkpoint, comparison), ensure_ascii=False))
-    else:
-        print("\n".join(_lines(checkpoint, comparison)))
+    settings.output.show(
+        lambda: checkpoint_document(checkpoint, comparison),
+        lambda: "\n".join(checkpoint_lines(checkpoint, comparison)),
+    )
     return 1 if checkpoint.fatal else 0
 
 
-def _document(checkpoint: Checkpoint, comparison: TargetComparison | None) -> dict[str, Any]:
-    document = asdict(checkpoint) | {"path": str(checkpoint.path)}
-    document["loads"] = {
-        engine: {version or "any": asdict(answer) for version, answer in answers}
-        for engine, answers in _answers(checkpoint)
-    }
-    document["target"] = None
-    if comparison is not None:
-        target = comparison.target
-        document["target"] = {
-            "path": str(target.path),
-            "architecture": target.architecture,
-            "hidden_size": target.hidden_size,
-            "vocabulary_size": target.vocabulary_size,
-            "layers": comparison.layers,
-            "bytes": target.bytes,
-            "parameters": target.parameters,
-            "share_bytes": comparison.share_bytes,
-            "share_parameters": comparison.share_parameters,
-            "same_tokens": comparison.same_tokens,
-        }
-    return document
-
-
-def _answers(checkpoint: Checkpoint) -> Iterator[tuple[str, list[tuple[str | None, Loads]]]]:
-    for engine, table in ENGINES.items():
-        known: tuple[str | None, ...] = table.versions or (None,)
-        yield engine, [(version, loads(checkpoint, engine, version)) for version in known]
-
-
-def _lines(checkpoint: Checkpoint, comparison: TargetComparison | None) -> Iterator[str]:
-    yield f"{checkpoint.path}: {KINDS[checkpoint.kind]}, {FORMATS[checkpoint.format]}"
-    yield from _card(_metadata(checkpoint))
-    if comparison is not None:
-        yield ""
-        yield f"Beside {comparison.target.path}"
-        yield from _card(_beside(comparison))
-    yield ""
-    if checkpoint.fatal:
-        yield "Loads in no engine as it is"
-    else:
-        yield "Loads in"
-        yield from _card(_loading(checkpoint))
-    yield ""
-    if not checkpoint.problems:
-        yield "Nothing is wrong."
-    for problem in checkpoint.problems:
-        weight = "Wrong" if problem.fatal else "Mind"
-        yield from _wrapped(f"{weight}: ", f"{problem.fact} {problem.hint}")
-
-
-def _card(entries: Iterator[tuple[str, str]]) -> Iterator[str]:
-    """Names in a column, what they are beside it."""
-    listed = list(entries)
-    width = max((len(name) for name, _ in listed), default=0)
-    for name, text in listed:
-        yield from _wrapped(f"  {name.ljust(width)}  ", text)
-
-
-def _wrapped(lead: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=lead,
-        subsequent_indent=" " * len(lead),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _metadata(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    if checkpoint.architecture:
-        yield "architecture", checkpoint.architecture
-    yield "size", _size(checkpoint)
-    if checkpoint.target_hidden_size is not None:
-        yield "takes in", _taken(checkpoint)
-    if checkpoint.vocabulary_size is not None:
-        yield "vocabulary", _vocabulary(checkpoint)
-    parts = {"own": "its own", "target": "the target's", "tied": "its own embedding"}
-    for name in ("embedding", "head"):
-        part = getattr(checkpoint, name)
-        if part != "none":
-            yield name, parts[part]
-    if checkpoint.proposal_tokens is not None:
-        yield "proposes", f"{_many(checkpoint.proposal_tokens, 'token')} a round, by its config"
-    if checkpoint.verifier:
-        yield "made for", checkpoint.verifier
-
-
-def _size(checkpoint: Checkpoint) -> str:
-    named = {"medusa": "head", "mtp": "MTP layer"}.get(checkpoint.kind, "layer")
-    parts = [] if checkpoint.layers is None else [_many(checkpoint.layers, named)]
-    if checkpoint.hidden_size is not None:
-        parts.append(f"hidden size {checkpoint.hidden_size:,}")
-    if checkpoint.parameters is not None:
-        parts.append(f"{_count(checkpoint.parameters)} parameters")
-    parts.append(f"{_bytes(checkpoint.bytes)} in {checkpoint.dtype or 'files'}")
-    return ", ".join(parts)
-
-
-def _taken(checkpoint: Checkpoint) -> str:
-    states = _many(checkpoint.aux_count or 1, "state")
-    text = f"{states} of {checkpoint.target_hidden_size:,} entries of the target"
-    if checkpoint.aux_layers:
-        named = "layer" if len(checkpoint.aux_layers) == 1 else "layers"
-        text += f", {named} {', '.join(map(str, checkpoint.aux_layers))}"
-    return text
-
-
-def _vocabulary(checkpoint: Checkpoint) -> str:
-    whole, own, found = checkpoint.vocabulary_size, checkpoint.draft_vocabulary_size, checkpoint.map
-    if found is None:
-        return f"{whole:,} tokens" if own == whole else f"{own:,} of {whole:,} tokens, no map"
-    form = "offsets" if found.form == "offset" else "ids"
-    text = f"{own:,} of {whole:,} tokens; map {found.name} of {form} to ids {found.lowest:,} to "
-    text += f"{found.highest:,}"
-    if found.distinct:
-        text += ", rising" if found.rising else ", each once"
-    if found.agrees is not None:
-        text += f", {'agrees' if found.agrees else 'disagrees'} with t2d"
-    return text
-
-
-def _beside(comparison: TargetComparison) -> Iterator[tuple[str, str]]:
-    target = comparison.target
-    sizes = [] if comparison.layers is None else [_many(comparison.layers, "layer")]
-    if target.hidden_size is not None:
-        sizes.append(f"hidden size {target.hidden_size:,}")
-    if target.vocabulary_size is not None:
-        sizes.append(f"{target.vocabulary_size:,} tokens")
-    yield "target", f"{target.architecture or 'unnamed'}: {', '.join(sizes)}"
-    shares = []
-    if comparison.share_parameters is not None:
-        shares.append(f"{comparison.share_parameters:.1%} of its parameters")
-    if comparison.share_bytes is not None:
-        shares.append(f"{comparison.share_bytes:.1%} of its bytes ({_bytes(target.bytes)})")
-    if shares:
-        yield "the draft is", ", ".join(shares)
-    if comparison.same_tokens is None:
-        yield "tokenizers", "not compared: no tokenizer.json on both sides"
-    else:
-        yield "tokenizers", "the same tokens" if comparison.same_tokens else "different tokens"
-
-
-def _loading(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
-    """Versions that answer alike in one line."""
-    below = {problem.fact for problem in checkpoint.problems}
-    for engine, answers in _answers(checkpoint):
-        for _, group in groupby(answers, key=lambda answer: _unversioned(answer)):
-            alike = list(group)
-            first, last = alike[0][0], alike[-1][0]
-            numbers = (
-                "" if first is None else f" {first}" + (f" to {last}" if last != first else "")
-            )
-            yield f"{ENGINES[engine].title}{numbers}", _answer(alike[-1][1], below)
-
-
-def _unversioned(answer: tuple[str | None, Loads]) -> tuple[Any, ...]:
-    version, loading = answer
-    reason = loading.reason.replace(str(version), "")
-    return loading.yes, loading.method, reason
-
-
-def _answer(loading: Loads, below: set[str]) -> str:
-    if not loading.yes:
-        return "no, see below" if loading.reason in below else f"no. {loading.reason}"
-    settings = "".join(f", {name} {_value(value)}" for name, value in loading.settings.items())
-    reason = f". {loading.reason}" if loading.reason else ""
-    return f"as {loading.method}{settings}{reason}"
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, bool) else str(value)
-
-
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}" if count == 1 else f"{count:,} {name}s"
-
-
-def _count(number: int) -> str:
-    return f"{number / 1e9:.2f} billion" if number >= 1e9 else f"{number / 1e6:.1f} million"
-
-
-def _bytes(number: int) -> str:
-    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
+VERB = Verb(InspectSettings, run, EXAMPLES, epilog=EPILOG)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from paceline import plugins
-from paceline.cli.parser import Parser
-from paceline.cli.settings import add_verb, flag
+from paceline.cli.options import Output, table
+from paceline.cli.settings import Verb, group
 from paceline.errors import SettingError
 
 EXAMPLES = """\
@@ -20,21 +19,9 @@ _LINE = {"engine": "needs", "draft": "summary", "verifier": "summary"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of `paceline list`."""
+    """Show what can be named on the command line, built in or installed."""
 
-    json: bool = flag("print one JSON document instead")
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb to the command line."""
-    add_verb(
-        verbs,
-        "list",
-        Settings,
-        run,
-        examples=EXAMPLES,
-        description="Show what can be named on the command line, built in or installed.",
-    )
+    output: Output = group(Output)
 
 
 def run(settings: Settings) -> int:
@@ -43,15 +30,14 @@ def run(settings: Settings) -> int:
         kind: {name: _describe(kind, name) for name in plugins.names(kind)}
         for kind in plugins.KINDS
     }
-    if settings.json:
-        print(json.dumps(found, ensure_ascii=False))
-        return 0
-    for kind, entries in found.items():
-        print(f"{kind}s")
-        width = max(map(len, entries), default=0)
-        for name, line in entries.items():
-            print(f"  {name.ljust(width)}  {line}")
+    settings.output.show(lambda: found, lambda: "\n".join(_lines(found)))
     return 0
+
+
+def _lines(found: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for kind, entries in found.items():
+        yield f"{kind}s"
+        yield table([(f"  {name}", line) for name, line in entries.items()], left=2)
 
 
 def _describe(kind: str, name: str) -> str:
@@ -63,3 +49,6 @@ def _describe(kind: str, name: str) -> str:
         return line
     except SettingError as error:
         return f"not usable here: {error}"
+
+
+VERB = Verb(Settings, run, EXAMPLES)

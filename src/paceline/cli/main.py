@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 
 import paceline
-from paceline.cli.parser import Parser
+from paceline.cli.settings import Parser
 from paceline.errors import PacelineError
 
 VERBS = {
@@ -59,7 +59,7 @@ def parser(*verbs: str) -> Parser:
     for verb, summary in VERBS.items():
         if verb in verbs:
             name = _MODULES.get(verb, verb.replace("-", "_"))
-            importlib.import_module(f"paceline.cli.{name}").add(places)
+            importlib.import_module(f"paceline.cli.{name}").VERB.add(places, verb, summary)
         else:
             places.add_parser(verb, help=summary)
     return top

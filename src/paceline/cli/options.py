@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline import plugins
 from paceline.bench.profile.measured_policy import measured_policy
-from paceline.cli.parser import at_least
-from paceline.cli.settings import add_options, argument, flag, group, option, read_options
+from paceline.bench.prompts.formats import find_workload
+from paceline.bench.prompts.workload import Workload
+from paceline.cli.settings import argument, as_flag, flag, group, option, whole
 from paceline.decode import step
 from paceline.decode.generate import fitting_verifier
 from paceline.drafts.base import Draft
@@ -28,17 +29,47 @@ from paceline.policy.costs import read_costs
 from paceline.types import Sampling
 from paceline.verify.base import Verifier
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+MODEL_HELP = "GGUF file, model directory, hub name (owner/name), or demo name (paceline models)"
 DRAFT_HELP = (
     "a draft (paceline list), such as lookup or lookup:min_match=1,reach=4, or a model (GGUF file, "
     "directory, hub or demo name)"
 )
+PROMPTS_HELP = (
+    'a JSONL file ("prompt" or chat "messages", request logs, Spec-Bench questions: '
+    "docs/workloads.md), or built-in, demo, human-eval"
+)
+KEY_HELP = "the environment variable that holds the server's API key"
+SHOWN = 10
+"""Most broken lines that are told one by one; all of them are in a result."""
+
+
+# Option groups.
+
+
+def draft_option(help: str = DRAFT_HELP, *default: str) -> Any:
+    """The field `-d DRAFT`, which can be given several times."""
+    return option(help, "-d", default=default, repeat=True, metavar="DRAFT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How a verb prints what it found."""
+
+    json: bool = flag("print one JSON document instead of text")
+
+    def show(self, document: Callable[[], object], text: Callable[[], str]) -> None:
+        """Print the one or the other; only that one is made."""
+        print(json.dumps(document(), ensure_ascii=False) if self.json else text())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceOptions:
     """Where and in what numbers a model runs; an engine says itself which of them it takes."""
 
-    threads: int | None = option("CPU threads", type=at_least(1), metavar="N")
+    threads: int | None = whole("CPU threads")
     dtype: str | None = option(
         "transformers: float32, bfloat16, float16; openvino, for a model directory that it "
         "exports: these, int8 (default) or int4",
@@ -66,13 +97,10 @@ class TargetOptions:
     """The target model and how it is loaded."""
 
     title: ClassVar[str] = "loading"
-    target: str = argument(
-        "GGUF file, model directory, hub name (owner/name), or demo name (paceline models)",
-        metavar="TARGET",
-    )
+    target: str = argument(MODEL_HELP, metavar="TARGET")
     engine: str | None = option("force an engine (paceline list)", metavar="NAME")
-    context: int | None = option(
-        "context size (default: the model's, at most 4096)", type=at_least(2), metavar="TOKENS"
+    context: int | None = whole(
+        "context size (default: the model's, at most 4096)", least=2, metavar="TOKENS"
     )
     place: PlaceOptions = group(PlaceOptions)
 
@@ -95,9 +123,9 @@ class DraftOptions:
     draft_engine: str | None = option(
         "force its engine (default: told from its file)", metavar="NAME"
     )
-    draft_context: int | None = option(
+    draft_context: int | None = whole(
         "its context size; beyond it the target goes on alone (default: its own, at most 4096)",
-        type=at_least(2),
+        least=2,
         metavar="TOKENS",
     )
 
@@ -225,28 +253,42 @@ class SamplingOptions:
     """How tokens are drawn from the target's distribution."""
 
     title: ClassVar[str] = "sampling (default: greedy)"
-    temperature: float = option("0 is greedy", default=0.0, type=float, metavar="X")
-    top_k: int = option("keep the N most probable; 0 keeps all", default=0, type=int, metavar="N")
+    temperature: float = option(
+        "higher is more random; 0 is greedy", default=0.0, type=float, metavar="X"
+    )
+    top_k: int = whole("keep the N most probable tokens; 0 keeps all", 0, least=0)
     top_p: float = option(
-        "keep the most probable that sum to X", default=1.0, type=float, metavar="X"
+        "keep the most probable tokens that sum to X", default=1.0, type=float, metavar="X"
     )
     min_p: float = option(
-        "keep those with X times the best's probability", default=0.0, type=float, metavar="X"
+        "keep tokens with X times the best's probability", default=0.0, type=float, metavar="X"
     )
-    repetition_penalty: float = option(default=1.0, type=float, metavar="X")
-    presence_penalty: float = option(default=0.0, type=float, metavar="X")
-    frequency_penalty: float = option(default=0.0, type=float, metavar="X")
-    logit_bias: tuple[str, ...] = option(
-        "add X to a token's logit (repeatable)", repeat=True, metavar="TOKEN=X"
+    repetition_penalty: float = option(
+        "weaken tokens that prompt or answer hold by this factor",
+        default=1.0,
+        type=float,
+        metavar="X",
     )
-    ban_token: tuple[int, ...] = option(repeat=True, type=int, metavar="TOKEN")
+    presence_penalty: float = option(
+        "lower the logits of tokens that the answer holds by X",
+        default=0.0,
+        type=float,
+        metavar="X",
+    )
+    frequency_penalty: float = option(
+        "the same for each time they stand there", default=0.0, type=float, metavar="X"
+    )
+    logit_bias: tuple[str, ...] = option("add X to a token's logit", repeat=True, metavar="TOKEN=X")
+    ban_token: tuple[int, ...] = option(
+        "never sample this token", repeat=True, type=int, metavar="TOKEN"
+    )
     allow_token: tuple[int, ...] = option(
-        "allow only these (repeatable)", repeat=True, type=int, metavar="TOKEN"
+        "sample only these tokens", repeat=True, type=int, metavar="TOKEN"
     )
     ban_text: tuple[str, ...] = option(
-        "ban the token sequence of a text (repeatable)", repeat=True, metavar="TEXT"
+        "never sample the tokens of this text in a row", repeat=True, metavar="TEXT"
     )
-    min_tokens: int = option("no end before N tokens", default=0, type=int, metavar="N")
+    min_tokens: int = whole("no end before N tokens", 0, least=0)
     seed: int | None = option("of the random numbers", type=int, metavar="N")
 
     def sampling(self, target: Engine | None) -> Sampling:
@@ -281,6 +323,63 @@ def _sequence(target: Engine | None, text: str) -> tuple[int, ...]:
     return tuple(tokens[len(empty) :] if tokens[: len(empty)] == empty else tokens)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceOptions:
+    """What chooses among prompts, and how they are read."""
+
+    raw: bool = flag("prompts without the chat template")
+    categories: str | None = option("only the prompts of these categories", metavar="NAME[,NAME…]")
+    sample: int | None = whole(
+        "N prompts drawn by a seed, each category by its share (default: all)"
+    )
+    sample_seed: int | None = whole("seed of --sample (default: 0)", least=0)
+
+    def find(self, prompts: str, *, turns: bool = True) -> Workload:
+        """The chosen prompts; what was left out, and what has to be known of them, goes to stderr.
+
+        turns    the verb asks later turns too, behind a fixed answer to the first
+        """
+        if self.sample_seed is not None and self.sample is None:
+            raise SettingError(
+                f"--sample-seed is {self.sample_seed} without --sample.", "Add --sample N."
+            )
+        workload = find_workload(prompts, raw=self.raw)
+        if self.categories:
+            workload = workload.of_categories(self.categories.split(","))
+        if self.sample is not None:
+            workload = workload.sampled(self.sample, self.sample_seed or 0)
+        if not turns:
+            workload = workload.first_turns()
+        say(*notes(workload))
+        return workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """Which prompts are measured."""
+
+    prompts: str = option(PROMPTS_HELP, default="demo", metavar="SPEC")
+    choice: ChoiceOptions = group(ChoiceOptions)
+
+    def workload(self, *, turns: bool = True) -> Workload:
+        """The prompts that were asked for; see `ChoiceOptions.find`."""
+        return self.choice.find(self.prompts, turns=turns)
+
+
+def notes(workload: Workload) -> list[str]:
+    """One line for each thing that was left out or has to be known."""
+    lines = [f"{workload.name}: {sentence} Left out." for sentence in workload.skipped[:SHOWN]]
+    if len(workload.skipped) > SHOWN:
+        more = len(workload.skipped) - SHOWN
+        lines.append(f"{workload.name}: {more} more lines are left out.")
+    if workload.repeated:
+        lines.append(
+            f"{workload.name}: Prompts that repeat an earlier one: {workload.repeated}. They count "
+            "again, and flatter a draft that remembers."
+        )
+    return lines + [f"{workload.name}: {sentence}" for sentence in workload.notes]
+
+
 def labels(specs: Sequence[str]) -> dict[str, str]:
     """A short name for each draft: a path's last part, unless two have the same."""
     for spec in specs:
@@ -292,9 +391,70 @@ def labels(specs: Sequence[str]) -> dict[str, str]:
     return short
 
 
-def say(line: str) -> None:
-    """Tell progress on stderr."""
-    print(line, file=sys.stderr)
+def read_key(variable: str | None, name: str) -> str | None:
+    """The API key in the environment variable that the option `name` names. Raises SettingError."""
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise SettingError(
+            f"{as_flag(name)} names {variable}, which is not set.", f"Set it: export {variable}=…"
+        )
+    if not key.isascii() or not key.isprintable():
+        raise SettingError(
+            f"{as_flag(name)} names {variable}, which holds more than printable ASCII.",
+            "Set it to the key alone, in one line.",
+        )
+    return key
+
+
+# What verbs print and write.
+
+
+def say(*lines: str) -> None:
+    """Tell progress and warnings on stderr."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Rows of equal length as text, the first so many columns flush left and the others right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def progress_bar(total: float, unit: str, **how: Any) -> tqdm[Any]:
+    """A bar on stderr."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=unit, file=sys.stderr, dynamic_ncols=True, **how)
+
+
+@contextmanager
+def percent_bar(title: str) -> Iterator[tuple[tqdm[Any], Callable[[float], None]]]:
+    """A bar of percents, and what moves it to a share."""
+    with progress_bar(100, "%", desc=title) as bar:
+
+        def show(share: float) -> None:
+            bar.update(int(100 * share) - bar.n)
+
+        yield bar, show
+
+
+def write_text(path: Path, text: str, name: str = "-o") -> None:
+    """Write a file that an option names. Raises DataError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise DataError(
+            f"{path} can't be written: {error.strerror}.", f"Choose another file with {name}."
+        ) from None
 
 
 def out_path(given: str, option: str) -> Path:
@@ -306,45 +466,16 @@ def out_path(given: str, option: str) -> Path:
     return path
 
 
+def new_path(given: str, option: str) -> Path:
+    """The same, never over another file. Raises DataError."""
+    path = out_path(given, option)
+    if path.exists():
+        raise DataError(
+            f"{path} is there already.", f"Choose another file with {option}, or remove it."
+        )
+    return path
+
+
 def dated_path(given: str | None, name: str) -> Path:
     """Where -o goes: a file named by the time unless one was given."""
     return out_path(given or f"{name}-{datetime.now():%Y%m%d-%H%M%S}.jsonl", "-o")
-
-
-# Verbs that still read a Namespace.
-PLACE = ("threads", "dtype", "device", "precision", "cache_type")
-
-
-def add_target(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, TargetOptions)
-
-
-def add_place(group: argparse._ArgumentGroup) -> None:
-    add_options(argparse.ArgumentParser(), PlaceOptions, place=group)
-
-
-def add_draft_loading(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, DraftOptions)
-
-
-def add_sampling(parser: argparse.ArgumentParser) -> None:
-    add_options(parser, SamplingOptions)
-
-
-def load_target(args: argparse.Namespace, *, max_sequences: int = 1) -> Engine:
-    return read_options(vars(args), TargetOptions).load(max_sequences=max_sequences)
-
-
-def place_of(args: argparse.Namespace) -> dict[str, Any]:
-    return read_options(vars(args), PlaceOptions).given()
-
-
-def load_drafts(
-    args: argparse.Namespace, specs: Sequence[str], target: Engine, stack: ExitStack
-) -> dict[str, Draft]:
-    place = read_options(vars(args), PlaceOptions)
-    return read_options(vars(args), DraftOptions).load_all(specs, target, place, stack)
-
-
-def sampling_of(args: argparse.Namespace, target: Engine | None) -> Sampling:
-    return read_options(vars(args), SamplingOptions).sampling(target)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.bench.local.result import BenchResult
 from paceline.bench.server.result import EndpointResult
-from paceline.cli.options import out_path
-from paceline.cli.parser import Parser, at_least
-from paceline.cli.settings import add_verb, argument, flag, option
+from paceline.cli.options import Output, out_path, say
+from paceline.cli.settings import Verb, argument, as_flag, group, option, whole
 from paceline.errors import DataError, SettingError
 from paceline.plan.bench import decide_bench
 from paceline.plan.document import DRAFT_KINDS, PlanDocument, PlannedDraft, calls_itself_plan
@@ -33,7 +29,9 @@ _SERVED = tuple(kind for kind in DRAFT_KINDS if kind != "several")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """Of `paceline plan`."""
+    """Decide from what was measured: a bench of a local model, a run on live servers, or a replay.
+    Print a summary of the plan; -o writes the plan. `paceline break-even` decides from costs
+    alone."""
 
     file: str = argument(
         "what was measured: a file of `bench -o` or `bench-server -o`, or what `replay --json` "
@@ -51,34 +49,16 @@ class PlanSettings:
         metavar="KIND",
     )
     draft_model: str | None = option("the same: its model, a path or a repository", metavar="MODEL")
-    max_draft_tokens: int | None = option(
-        "the same: most drafted tokens a round", "-n", type=at_least(1), metavar="N"
-    )
+    max_draft_tokens: int | None = whole("the same: most drafted tokens a round", short="-n")
     out: str | None = option(OUT_HELP, "-o", metavar="FILE")
-    json: bool = flag("print the plan as JSON instead of its summary")
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb to the command line."""
-    add_verb(
-        verbs,
-        "plan",
-        PlanSettings,
-        run,
-        examples=EXAMPLES,
-        description=(
-            "Decide from what was measured: a bench of a local model, a run on live servers, or a "
-            "replay.\nPrint the plan's summary; with -o, write the plan. `paceline break-even` "
-            "decides from costs alone."
-        ),
-    )
+    output: Output = group(Output)
 
 
 def run(settings: PlanSettings) -> int:
     """Plan, print or write it, and return the exit code."""
     evidence = read_evidence(settings.file)
     out = plan_path(settings.out)
-    give(_plan(settings, evidence), out, as_json=settings.json)
+    give(_plan(settings, evidence), out, settings.output)
     return 0
 
 
@@ -101,7 +81,7 @@ def _refuse(settings: PlanSettings, what: str, names: tuple[str, ...]) -> None:
     for name in names:
         if getattr(settings, name) is not None:
             raise SettingError(
-                f"{_option(name)} is given, and {settings.file} is {what}.", "Leave it out."
+                f"{as_flag(name)} is given, and {settings.file} is {what}.", "Leave it out."
             )
 
 
@@ -111,7 +91,7 @@ def _served(settings: PlanSettings) -> PlannedDraft:
         if getattr(settings, name) is None:
             raise SettingError(
                 f"{settings.file} is of live servers, which don't tell what drafted.",
-                f"Say it with {_option(name)}.",
+                f"Say it with {as_flag(name)}.",
             )
     kind, model = settings.draft_kind, settings.draft_model
     assert kind is not None
@@ -139,14 +119,13 @@ def plan_path(out: str | None) -> Path | None:
     return path
 
 
-def give(plan: PlanDocument, out: Path | None, *, as_json: bool) -> None:
+def give(plan: PlanDocument, out: Path | None, output: Output) -> None:
     """Write it where that was asked for, and print its summary, or the document itself."""
     if out is not None:
         plan.write(out)
-    print(json.dumps(plan.as_json(), ensure_ascii=False) if as_json else plan_summary(plan))
+    output.show(plan.as_json, lambda: plan_summary(plan))
     if out is not None:
-        print(f"The plan is in {out}.", file=sys.stderr)
+        say(f"The plan is in {out}.")
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+VERB = Verb(PlanSettings, run, EXAMPLES)

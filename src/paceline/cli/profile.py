@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from paceline.bench.profile.profile import (
     LONG,
@@ -24,9 +18,18 @@ from paceline.bench.profile.profile import (
     keep,
     measure_costs,
 )
-from paceline.cli.options import DraftOptions, TargetOptions, labels, out_path
-from paceline.cli.parser import Parser, at_least
-from paceline.cli.settings import add_verb, flag, group, option
+from paceline.cli.options import (
+    DraftOptions,
+    Output,
+    TargetOptions,
+    draft_option,
+    labels,
+    out_path,
+    percent_bar,
+    say,
+    write_text,
+)
+from paceline.cli.settings import Verb, group, option, whole
 from paceline.drafts.base import Draft
 from paceline.drafts.create import models_of
 from paceline.engines.base import Engine
@@ -48,39 +51,17 @@ SHOWN = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of `paceline profile`."""
+    """Measure seconds per forward by width, number of sequences and context, for a target and the
+    models that draft for it. The policy reads them from the cache; -o writes a copy."""
 
     target: TargetOptions = group(TargetOptions)
-    draft: tuple[str, ...] = option(
-        "a draft with a model, or early-exit (repeatable); others have no forwards to price",
-        "-d",
-        repeat=True,
-        metavar="DRAFT",
+    draft: tuple[str, ...] = draft_option(
+        "a draft with a model, or early-exit; others have no forwards to price"
     )
-    sweeps: int = option(
-        "times each kind of forward is measured (default: 5)",
-        default=5,
-        type=at_least(2),
-        metavar="N",
-    )
+    sweeps: int = whole("times each kind of forward is measured", 5, least=2)
     out: str | None = option("also write the costs to this file", "-o", metavar="FILE")
-    json: bool = flag("print the JSON document instead")
+    output: Output = group(Output)
     loading: DraftOptions = group(DraftOptions)
-
-
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """Add the verb to the command line."""
-    add_verb(
-        verbs,
-        "profile",
-        Settings,
-        run,
-        examples=EXAMPLES,
-        description=(
-            "Measure seconds per forward by width, number of sequences and context, for a target "
-            "and\nmodels that draft for it. The policy reads them from the cache; -o writes a copy."
-        ),
-    )
 
 
 def run(settings: Settings) -> int:
@@ -101,11 +82,11 @@ def run(settings: Settings) -> int:
             found += _measure(engines, settings.sweeps)
         finally:
             if found:
-                _write(settings.json, out, found)
+                _write(settings.output, out, found)
     complete = len(found) == len(engines) and all(costs.complete for _, costs in found)
     if not complete:
         kept = "what was measured is kept" if found else "nothing had been measured"
-        print(f"Interrupted; {kept}.", file=sys.stderr)
+        say(f"Interrupted; {kept}.")
     return 0 if complete else 1
 
 
@@ -135,10 +116,8 @@ def _measure(engines: list[tuple[str, Engine]], sweeps: int) -> Iterator[tuple[s
     """Costs of each model in turn; an interrupt ends it with what the last one has so far."""
     for name, engine in engines:
         samples = Timings()
-        with tqdm(total=100, unit="%", desc=name, file=sys.stderr, dynamic_ncols=True) as bar:
-            show = partial(_show, bar)
-            with suppress(KeyboardInterrupt):
-                measure_costs(engine, samples, sweeps=sweeps, on_progress=show)
+        with percent_bar(name) as (_, show), suppress(KeyboardInterrupt):
+            measure_costs(engine, samples, sweeps=sweeps, on_progress=show)
         if not samples.has_base:
             return  # interrupted before there was anything to compare with
         costs = samples.costs(costs_key(engine))
@@ -153,27 +132,17 @@ def _measure(engines: list[tuple[str, Engine]], sweeps: int) -> Iterator[tuple[s
 def _keep(costs: Costs) -> None:
     """In the cache; what prevents it doesn't end the run."""
     try:
-        print(f"Kept in {keep(costs)}.", file=sys.stderr)
+        say(f"Kept in {keep(costs)}.")
     except DataError as error:
-        print(f"{error.fact} It is not kept.", file=sys.stderr)
+        say(f"{error.fact} It is not kept.")
 
 
-def _show(bar: Any, share: float) -> None:
-    bar.update(int(100 * share) - bar.n)
-
-
-def _write(as_json: bool, out: Path | None, found: list[tuple[str, Costs]]) -> None:
+def _write(output: Output, out: Path | None, found: list[tuple[str, Costs]]) -> None:
     (_, target), *drafts = found
-    whole = replace(target, drafts=dict(drafts))
-    document = json.dumps(whole.as_document(), indent=1)
-    print(document if as_json else "\n".join(_lines(whole)))
+    costs = replace(target, drafts=dict(drafts))
+    output.show(costs.as_document, lambda: "\n".join(_lines(costs)))
     if out is not None:
-        try:
-            out.write_text(document + "\n", encoding="utf-8")
-        except OSError as error:
-            raise DataError(
-                f"{out} can't be written: {error.strerror}.", "Choose another file with -o."
-            ) from None
+        write_text(out, json.dumps(costs.as_document(), indent=1) + "\n")
 
 
 def _lines(costs: Costs) -> Iterator[str]:
@@ -213,3 +182,6 @@ def _lines(costs: Costs) -> Iterator[str]:
             else f"it pays above an acceptance rate of {least[1]:.0%} (at most {least[0]} tokens); "
             f"if every token were accepted, the speedup would be {bound}"
         )
+
+
+VERB = Verb(Settings, run, EXAMPLES)

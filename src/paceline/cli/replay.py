@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
-from paceline.cli import options
-from paceline.cli.parser import Parser, at_least
-from paceline.cli.workloads import add_choice, workload_of
+from paceline.cli.options import (
+    MODEL_HELP,
+    ChoiceOptions,
+    DraftOptions,
+    Output,
+    PlaceOptions,
+    draft_option,
+    labels,
+    new_path,
+    progress_bar,
+    say,
+)
+from paceline.cli.settings import (
+    Verb,
+    argument,
+    as_flag,
+    at_least,
+    group,
+    option,
+    several,
+    whole,
+)
 from paceline.drafts.base import Draft
 from paceline.drafts.create import create_draft, engine_name, models_of
 from paceline.engines.base import Engine
@@ -50,120 +65,79 @@ EXAMPLES = """\
   paceline replay answers.jsonl --target model.gguf -d lookup
   paceline replay answers.jsonl --target model.gguf -d lookup -d draft.gguf --costs costs.json"""
 
-LIMITS = [1, 2, 3, 5, 7, 15]
+
+def _limit(text: str) -> int:
+    value = at_least(1)(text)
+    if value > MOST:
+        raise argparse.ArgumentTypeError(f"{value} is above {MOST}")
+    return value
 
 
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
-        "replay",
-        examples=EXAMPLES,
-        help="judge drafts on logged answers, without the target",
-        description=(
-            "Say how drafts would do on the answers that a model already gave. Of the target only\n"
-            "the tokenizer is loaded; a model draft reads each answer once. With costs, speed is\n"
-            "predicted too."
-        ),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPlaceOptions(DraftOptions):
+    """How a model draft is loaded, and where it runs."""
+
+    place: PlaceOptions = group(PlaceOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Say how drafts would do on the answers that a model already gave. Of the target only the
+    tokenizer is loaded; a model draft reads each answer once. With costs, speed is predicted
+    too."""
+
+    prompts: str = argument("JSONL of prompts with answers (docs/workloads.md)", metavar="LOGS")
+    target: str = option(f"the model that answered: {MODEL_HELP}", required=True, metavar="MODEL")
+    engine: str | None = option("force its engine (paceline list)", metavar="NAME")
+    draft: tuple[str, ...] = draft_option(
+        "lookup, with options, or a model with the target's tokenizer", "lookup"
     )
-    parser.add_argument(
-        "prompts", metavar="LOGS", help="JSONL of prompts with answers (docs/workloads.md)"
-    )
-    parser.add_argument(
-        "--target",
-        required=True,
-        metavar="MODEL",
-        help="the model that answered: GGUF file, model directory, hub name or demo name",
-    )
-    parser.add_argument("--engine", metavar="NAME", help="force its engine (paceline list)")
-    parser.add_argument(
-        "-d",
-        "--draft",
-        action="append",
-        metavar="DRAFT",
-        help="lookup, with options, or a model with the target's tokenizer (repeatable; default: "
-        "lookup)",
-    )
-    parser.add_argument(
+    max_draft_tokens: tuple[int, ...] = option(
+        f"limits, 1 to {MOST}",
         "-n",
-        "--max-draft-tokens",
-        type=_limits,
-        default=LIMITS,
+        default=(1, 2, 3, 5, 7, 15),
+        type=several(_limit),
         metavar="N[,N…]",
-        help=f"limits, 1 to {MOST} (default: {','.join(map(str, LIMITS))})",
     )
-    _add_log(parser)
-    _add_prices(parser)
-    parser.add_argument(
-        "-o", "--out", metavar="FILE", help="write what was found as rounds for `paceline simulate`"
+    choice: ChoiceOptions = group(ChoiceOptions)
+    temperature: float = option(
+        "what the answers were sampled at; 0 is greedy", default=0.0, type=float, metavar="X"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
-    _add_draft_loading(parser)
-    parser.set_defaults(run=run)
-
-
-def _add_log(parser: Parser) -> None:
-    add_choice(parser)
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        default=0.0,
-        metavar="X",
-        help="what the answers were sampled at (default: 0, greedy)",
+    max_tokens: int | None = whole(
+        "most tokens the answers had room for: an answer of so many was cut"
     )
-    parser.add_argument(
-        "--max-tokens",
-        type=at_least(1),
-        metavar="N",
-        help="most tokens the answers had room for: an answer of so many was cut",
-    )
-
-
-def _add_prices(parser: Parser) -> None:
-    parser.add_argument(
-        "--costs",
-        metavar="FILE",
-        help="predict speed by these costs: a file of `paceline profile`, or shipped ones: "
+    costs: str | None = option(
+        "predict speed by these costs: a file of `paceline profile`, or shipped ones: "
         f"{', '.join(shipped_costs())}",
+        metavar="FILE",
     )
-    parser.add_argument(
-        "--batch",
-        type=_numbers,
+    batch: tuple[int, ...] | None = option(
+        "requests served at once, for --costs (default: 1)",
+        type=several(at_least(1)),
         metavar="N[,N…]",
-        help="requests served at once, for --costs (default: 1)",
     )
+    out: str | None = option(
+        "write what was found as rounds for `paceline simulate`", "-o", metavar="FILE"
+    )
+    output: Output = group(Output)
+    loading: DraftPlaceOptions = group(DraftPlaceOptions)
 
 
-def _add_draft_loading(parser: Parser) -> None:
-    options.add_draft_loading(parser)
-    group = parser.add_argument_group("running a model draft")
-    options.add_place(group)
-
-
-def _numbers(text: str) -> list[int]:
-    return list(dict.fromkeys(at_least(1)(part) for part in text.split(",")))
-
-
-def _limits(text: str) -> list[int]:
-    found = _numbers(text)
-    if max(found) > MOST:
-        raise argparse.ArgumentTypeError(f"{max(found)} is above {MOST}")
-    return found
-
-
-def run(args: argparse.Namespace) -> int:
+def run(settings: Settings) -> int:
+    """Replay each answer, print what drafts got right, and return the exit code."""
     # Whatever can be refused is, before anything is loaded.
-    specs = args.draft or ["lookup"]
-    for spec in specs:
+    for spec in settings.draft:
         check_kinds(spec)
-    _check_loading(args, specs)
-    sampling = Sampling(temperature=args.temperature)
-    costs = _costs(args)
-    out = None if args.out is None else _new_file(args.out)
-    workload = workload_of(args)
+    _check_loading(settings)
+    sampling = Sampling(temperature=settings.temperature)
+    costs = _costs(settings)
+    out = None if settings.out is None else new_path(settings.out, "-o")
+    workload = settings.choice.find(settings.prompts)
     with ExitStack() as stack:
-        target = stack.enter_context(load_tokenizer(args.target, engine=args.engine))
-        drafts = _load(args, specs, target, stack)
+        target = stack.enter_context(load_tokenizer(settings.target, engine=settings.engine))
+        drafts = _load(settings, target, stack)
         check_replayable(drafts, sampling.temperature)
-        log = read_log(workload, target, max_tokens=args.max_tokens)
+        log = read_log(workload, target, max_tokens=settings.max_tokens)
         header = RecordingHeader(
             target=target.metadata(),
             temperature=sampling.temperature,
@@ -180,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
             temperature=sampling.temperature,
             answers=counts_of(log, 0),
             drafts={name: ReplayedDraft(draft_metadata(d), {}) for name, d in drafts.items()},
-            costs=args.costs,
+            costs=settings.costs,
             notes=[*notes, *_temperature_notes(sampling.temperature, drafts)],
         )
         traces: list[Trace] = []
@@ -188,66 +162,57 @@ def run(args: argparse.Namespace) -> int:
             _replay(log, drafts, target, traces, header, out)
             result.complete = True
         except KeyboardInterrupt:
-            print("Interrupted; what was replayed is kept.", file=sys.stderr)
+            say("Interrupted; what was replayed is kept.")
     if not traces:
         raise DataError("No answer was replayed: it was interrupted.", "Run it again.")
     result.answers = counts_of(log, len(traces))
-    _judge(args, result, Recording(header, tuple(traces)), costs)
-    text = json.dumps(result.as_json(), ensure_ascii=False) if args.json else replay_summary(result)
-    print(text)
+    _judge(settings, result, Recording(header, tuple(traces)), costs)
+    settings.output.show(result.as_json, lambda: replay_summary(result))
     if out is not None:
-        print(f"The recording is in {out}: `paceline simulate {out} --costs …`.", file=sys.stderr)
+        say(f"The recording is in {out}: `paceline simulate {out} --costs …`.")
     return 0 if result.complete else 1
 
 
-def _check_loading(args: argparse.Namespace, specs: Sequence[str]) -> None:
+def _check_loading(settings: Settings) -> None:
     """Refuse what is said of loading a model draft where there is none."""
-    if any(models_of(spec) for spec in specs):
+    if any(models_of(spec) for spec in settings.draft):
         return
-    said = {"draft_engine": args.draft_engine, "draft_context": args.draft_context}
-    for name, value in (said | options.place_of(args)).items():
+    loading = settings.loading
+    said = {"draft_engine": loading.draft_engine, "draft_context": loading.draft_context}
+    for name, value in (said | loading.place.given()).items():
         if value is not None:
             raise SettingError(
-                f"--{name.replace('_', '-')} is {value}, and no draft here is a model.",
+                f"{as_flag(name)} is {value}, and no draft here is a model.",
                 "Leave it out.",
             )
 
 
-def _costs(args: argparse.Namespace) -> Costs | None:
-    if args.costs is not None:
-        return read_costs(args.costs)
-    if args.batch is not None:
+def _costs(settings: Settings) -> Costs | None:
+    if settings.costs is not None:
+        return read_costs(settings.costs)
+    if settings.batch is not None:
         raise SettingError(
-            f"--batch is {','.join(map(str, args.batch))}, and without costs no speed is "
+            f"--batch is {','.join(map(str, settings.batch))}, and without costs no speed is "
             "predicted.",
             "Add --costs FILE, or leave it out.",
         )
     return None
 
 
-def _new_file(name: str) -> Path:
-    """Where the recording goes: never over another one. Raises DataError."""
-    path = options.out_path(name, "-o")
-    if path.exists():
-        raise DataError(f"{path} is there already.", "Choose another file with -o, or remove it.")
-    return path
-
-
-def _load(
-    args: argparse.Namespace, specs: Sequence[str], target: Engine, stack: ExitStack
-) -> dict[str, Draft]:
+def _load(settings: Settings, target: Engine, stack: ExitStack) -> dict[str, Draft]:
     """Drafts by short name; the stack releases them."""
+    loading = settings.loading
 
     def loader(model: str) -> Engine:
         return load(
             model,
-            engine=args.draft_engine or engine_name(model),
-            context_size=args.draft_context,
-            **options.place_of(args),
+            engine=loading.draft_engine or engine_name(model),
+            context_size=loading.draft_context,
+            **loading.place.given(),
         )
 
     found: dict[str, Draft] = {}
-    for spec, label in options.labels(specs).items():
+    for spec, label in labels(settings.draft).items():
         found[label] = create_draft(spec, target, loader=loader)
         stack.callback(found[label].release)
     return found
@@ -284,7 +249,7 @@ def _replay(
         file = None if out is None else stack.enter_context(out.open("x", encoding="utf-8"))
         if file is not None:
             write(header, file)
-        bar = stack.enter_context(_bar(log.tokens, "token"))
+        bar = stack.enter_context(progress_bar(log.tokens, "token", unit_scale=True))
         for trace in replay(log, drafts, target):
             traces.append(trace)
             if file is not None:
@@ -292,19 +257,13 @@ def _replay(
             bar.update(trace.output_tokens)
 
 
-def _bar(total: int, unit: str) -> Any:
-    return tqdm(
-        total=total, unit=unit, unit_scale=unit == "token", file=sys.stderr, dynamic_ncols=True
-    )
-
-
 def _judge(
-    args: argparse.Namespace, result: ReplayDocument, recording: Recording, costs: Costs | None
+    settings: Settings, result: ReplayDocument, recording: Recording, costs: Costs | None
 ) -> None:
     """Fill in the figures, and the prices where there are costs."""
     for name, draft in result.drafts.items():
         answers = Answers(recording.traces, name)
-        limits = {limit: answers.outcomes(limit) for limit in args.max_draft_tokens}
+        limits = {limit: answers.outcomes(limit) for limit in settings.max_draft_tokens}
         result.drafts[name] = replace(draft, limits=limits)
     if costs is None:
         return
@@ -316,19 +275,22 @@ def _judge(
         for name in sources
         if name not in priced
     ]
-    batches = args.batch or [1]
+    batches = settings.batch or (1,)
     most = max(costs.sequences)
     if max(batches) > most:
         result.notes.append(
             f"The costs were measured with at most {most} sequences at once; beyond, a forward is "
             "priced as if its rows were theirs."
         )
-    specs = [AUTO, *(f"{name}:{limit}" for name in priced for limit in args.max_draft_tokens)]
+    specs = [AUTO, *(f"{name}:{limit}" for name in priced for limit in settings.max_draft_tokens)]
     total = sum(simulations_of(recording, specs, batch) for batch in batches if priced)
     try:
-        with _bar(total, "simulation") as bar:
+        with progress_bar(total, "simulation") as bar:
             for batch in batches if priced else ():
                 result.predicted[batch] = predict(recording, costs, specs, batch, bar.update)
     except KeyboardInterrupt:
         result.complete = False
-        print("Interrupted; what was predicted is kept.", file=sys.stderr)
+        say("Interrupted; what was predicted is kept.")
+
+
+VERB = Verb(Settings, run, EXAMPLES)

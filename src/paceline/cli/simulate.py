@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from paceline.cli.parser import Parser, at_least
+from paceline.cli.options import Output, table
+from paceline.cli.settings import Verb, argument, group, option, whole
 from paceline.decode.round import Policy
 from paceline.errors import SettingError
 from paceline.policy.costs import Costs, read_costs, shipped_costs
@@ -28,96 +27,77 @@ EXAMPLES = """\
   paceline simulate rounds.jsonl --costs costs.json --policy measured,lookup:3 --batch 8"""
 
 
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    parser = verbs.add_parser(
-        "simulate",
-        examples=EXAMPLES,
-        help="replay recorded rounds under other costs, policies and batch sizes",
-        description=(
-            "Replay what `bench --record` wrote, without a model, and print what each policy "
-            "would take.\nThe recorded rounds' own seconds stand beside their prediction."
-        ),
-    )
-    parser.add_argument("rounds", metavar="ROUNDS", help="the file of `bench --record`")
-    parser.add_argument(
-        "--costs",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Run what `bench --record` or `replay -o` recorded, without a model, and print what each
+    policy would take. The recorded rounds' own seconds stand beside their prediction."""
+
+    rounds: str = argument("a file of `bench --record` or `replay -o`", metavar="ROUNDS")
+    costs: str = option(
+        f"costs of `paceline profile`, or shipped ones: {', '.join(shipped_costs())}",
         required=True,
         metavar="FILE",
-        help=f"costs of `paceline profile`, or shipped ones: {', '.join(shipped_costs())}",
     )
-    parser.add_argument(
-        "--policy",
+    policy: str = option(
+        "measured, baseline, or DRAFT:LIMIT as in lookup:3",
         default="measured,baseline",
         metavar="NAME[,NAME…]",
-        help="measured, baseline, or DRAFT:LIMIT as in lookup:3 (default: measured,baseline)",
     )
-    parser.add_argument(
-        "--batch",
-        type=at_least(1),
-        default=1,
-        metavar="N",
-        help="most requests at once (default: 1)",
-    )
-    parser.add_argument(
-        "--arrivals",
+    batch: int = whole("most requests at once", 1)
+    arrivals: float | None = option(
+        "requests that arrive per second, at random (default: all wait at the start)",
         type=float,
         metavar="PER_S",
-        help="requests that arrive per second, at random (default: all wait at the start)",
     )
-    parser.add_argument(
-        "--budget",
-        type=at_least(1),
-        metavar="ROWS",
-        help="most rows of a forward, prompts included (default: no bound)",
+    budget: int | None = whole(
+        "most rows of a forward, prompts included (default: no bound)", metavar="ROWS"
     )
-    parser.add_argument(
-        "--seed", type=at_least(0), default=0, metavar="N", help="of the arrivals (default: 0)"
-    )
-    parser.add_argument(
-        "--configuration",
+    seed: int = whole("of the arrivals", 0, least=0)
+    configuration: str | None = option(
+        "whose answers are simulated, by its name in the bench (default: the first)",
         metavar="NAME",
-        help="whose answers are replayed, by its name in the bench (default: the first)",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
-    parser.set_defaults(run=run)
+    output: Output = group(Output)
 
 
-def run(args: argparse.Namespace) -> int:
-    costs = read_costs(args.costs)
-    whole = imputed(read_recording(args.rounds))
-    name = args.configuration or whole.configurations[0]
-    recording = whole.of(configuration=name)
-    specs = list(dict.fromkeys(args.policy.split(",")))
-    policies = {spec: _policy(spec, costs, whole) for spec in specs}
+def run(settings: Settings) -> int:
+    """Simulate each policy, print what it takes, and return the exit code."""
+    costs = read_costs(settings.costs)
+    filled = imputed(read_recording(settings.rounds))
+    name = settings.configuration or filled.configurations[0]
+    names = [name] if settings.configuration else filled.configurations
+    recording = filled.of(configuration=name)
+    specs = list(dict.fromkeys(settings.policy.split(",")))
+    policies = {spec: _policy(spec, costs, filled) for spec in specs}
     found = {
         spec: simulate(
             recording,
             costs,
             policy,
-            batch=args.batch,
-            arrivals_per_s=args.arrivals,
-            row_budget=args.budget,
-            seed=args.seed,
+            batch=settings.batch,
+            arrivals_per_s=settings.arrivals,
+            row_budget=settings.budget,
+            seed=settings.seed,
         )
-        for spec, policy in ({"baseline": _policy("baseline", costs, whole)} | policies).items()
+        for spec, policy in ({"baseline": _policy("baseline", costs, filled)} | policies).items()
     }
     document = {
         "kind": "paceline simulation",
-        "recording": args.rounds,
-        "costs": args.costs,
+        "recording": settings.rounds,
+        "costs": settings.costs,
         "configuration": name,
-        "batch": args.batch,
-        "arrivals_per_s": args.arrivals,
-        "budget": args.budget,
-        "seed": args.seed,
+        "batch": settings.batch,
+        "arrivals_per_s": settings.arrivals,
+        "budget": settings.budget,
+        "seed": settings.seed,
         "policies": {
             spec: {**found[spec].as_json(), "speedup": _speedup(found, spec)} for spec in specs
         },
-        "measured": _measured(whole, costs, [name] if args.configuration else whole.configurations),
+        "measured": _measured(filled, costs, names),
         # A batch mixes categories: only one request at a time has seconds of its own.
-        "hindsight": _hindsight(recording, costs, found, specs) if args.batch == 1 else {},
+        "hindsight": _hindsight(recording, costs, found, specs) if settings.batch == 1 else {},
     }
-    print(json.dumps(document, ensure_ascii=False) if args.json else _text(document))
+    settings.output.show(lambda: document, lambda: _text(document))
     return 0
 
 
@@ -182,11 +162,7 @@ _HEADS = ("seconds", "ms/token", "speedup", "tokens/round", "drafted", "latency 
 
 def _text(document: dict[str, Any]) -> str:
     policies = document["policies"]
-    rows = [("policy", *_HEADS), *((spec, *_row(one)) for spec, one in policies.items())]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    ]
+    lines = [table([("policy", *_HEADS), *((spec, *_row(one)) for spec, one in policies.items())])]
     if document["measured"]:
         lines.append("")
     for name, one in document["measured"].items():
@@ -221,3 +197,6 @@ def _number(value: float | None, form: str) -> str:
 
 def _more(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1%}"
+
+
+VERB = Verb(Settings, run, EXAMPLES)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.bench.prompts.workload import Workload
-from paceline.cli import options
-from paceline.cli.parser import Parser, at_least
-from paceline.cli.workloads import add_workload, workload_of
+from paceline.cli.options import (
+    Output,
+    PromptOptions,
+    SamplingOptions,
+    TargetOptions,
+    out_path,
+    percent_bar,
+    say,
+    table,
+)
+from paceline.cli.settings import Verb, as_flag, group, option, whole
 from paceline.drafts.early_exit import write_setting
 from paceline.errors import SettingError
 from paceline.train.tune import Tuner
@@ -33,89 +35,69 @@ EXAMPLES = """\
 SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FitOptions:
-    """What only a fit takes; None is the default: a quarter of the layers, rank 64, 200 steps,
-    4 answers to each prompt."""
+    """What only a fit takes."""
 
-    layers: int | None
-    rank: int | None
-    fit_steps: int | None
-    answers: int | None
+    title: ClassVar[str] = "fitting a head"
+    fit_head: str | None = option(
+        "fit one to text that the target writes, and try it; a fit that was killed goes on",
+        metavar="FILE",
+    )
+    layers: int | None = whole("the exit layer (default: a quarter)")
+    rank: int | None = whole("of its map (default: 64)")
+    fit_steps: int | None = whole("(default: 200)")
+    answers: int | None = whole("answers to each prompt to fit to (default: 4)")
 
-    def refuse_without_fit(self) -> None:
-        """Raises SettingError for any that is given."""
-        for name in self.__slots__:
-            given, option = getattr(self, name), f"--{name.replace('_', '-')}"
-            if given is not None:
+    def refuse_without_head(self) -> None:
+        """Raises SettingError for what is given without a head to fit."""
+        for name, given in asdict(self).items():
+            if given is not None and self.fit_head is None:
                 raise SettingError(
-                    f"{option} is {given}, and no head is to be fitted.",
-                    f"Add --fit-head FILE, or drop {option}.",
+                    f"{as_flag(name)} is {given}, and no head is to be fitted.",
+                    f"Add --fit-head FILE, or drop {as_flag(name)}.",
                 )
 
 
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """The verb and its options."""
-    parser = verbs.add_parser(
-        "tune",
-        examples=EXAMPLES,
-        help="find which of a target's own layers should draft for it",
-        description=(
-            "Search the exit layer or the layers to skip by measured speed under the policy, on "
-            "your\nprompts, and write a setting for -d early-exit:setting=FILE. With --fit-head, "
-            "fit a\nsmall head behind an exit layer first. Needs the transformers engine."
-        ),
-    )
-    options.add_target(parser)
-    add_workload(parser)
-    group: Any = parser
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Search the exit layer or the layers to skip by measured speed under the policy, on your
+    prompts, and write a setting for -d early-exit:setting=FILE. With --fit-head, fit a small head
+    behind an exit layer first. Needs the transformers engine."""
 
-    def number(name: str, help: str, metavar: str = "N", least: int = 1, **how: Any) -> None:
-        group.add_argument(name, type=at_least(least), metavar=metavar, help=help, **how)
-
-    number("--budget", "time for the search, fitting apart (default: 300)", "SECONDS", default=300)
-    number("--max-tokens", "most tokens an answer (default: 64)", least=2, default=64)
-    out = "paceline-early-exit.json"
-    parser.add_argument(
-        "-o", "--out", default=out, metavar="FILE", help=f"the setting (default: {out})"
-    )
-    a_head = "a fitted head to try as well (repeatable)"
-    parser.add_argument("--head", action="append", default=[], metavar="FILE", help=a_head)
-    parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
-    group = parser.add_argument_group("fitting a head")
-    fit = "fit one to text that the target writes, and try it; a fit that was killed goes on"
-    group.add_argument("--fit-head", metavar="FILE", help=fit)
-    number("--layers", "the exit layer (default: a quarter)")
-    number("--rank", "of its map (default: 64)")
-    number("--fit-steps", "(default: 200)")
-    number("--answers", "answers to each prompt to fit to (default: 4)")
-    options.add_sampling(parser)
-    parser.set_defaults(run=run)
+    target: TargetOptions = group(TargetOptions)
+    prompts: PromptOptions = group(PromptOptions)
+    budget: int = whole("time for the search, fitting apart", 300, metavar="SECONDS")
+    max_tokens: int = whole("most tokens of an answer", 64, least=2)
+    out: str = option("the setting", "-o", default="paceline-early-exit.json", metavar="FILE")
+    head: tuple[str, ...] = option("a fitted head to try as well", repeat=True, metavar="FILE")
+    output: Output = group(Output)
+    fit: FitOptions = group(FitOptions)
+    sampling: SamplingOptions = group(SamplingOptions)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Fit a head if one is asked for, search, and write the setting."""
-    fit = FitOptions(args.layers, args.rank, args.fit_steps, args.answers)
-    if args.fit_head is None:
-        fit.refuse_without_fit()
-    workload = workload_of(args, turns=False)
-    out = options.out_path(args.out, "-o")
-    head = None if args.fit_head is None else options.out_path(args.fit_head, "--fit-head")
-    with options.load_target(args, max_sequences=4) as engine:
+def run(settings: Settings) -> int:
+    """Fit a head if one is asked for, search, write the setting, and return the exit code."""
+    fit = settings.fit
+    fit.refuse_without_head()
+    workload = settings.prompts.workload(turns=False)
+    out = out_path(settings.out, "-o")
+    head = None if fit.fit_head is None else out_path(fit.fit_head, "--fit-head")
+    with settings.target.load(max_sequences=4) as engine:
         tuner = Tuner(
             engine,
             workload,
-            budget_s=args.budget,
-            max_tokens=args.max_tokens,
-            sampling=options.sampling_of(args, engine),
-            on_measure=lambda line: print(line, file=sys.stderr),
+            budget_s=settings.budget,
+            max_tokens=settings.max_tokens,
+            sampling=settings.sampling.sampling(engine),
+            on_measure=say,
         )
-        tuner.heads.update(_heads(engine, [Path(name) for name in args.head]))
+        tuner.heads.update(_heads(engine, [Path(name) for name in settings.head]))
         if head is not None:
-            if not _fit(fit, engine, workload, head, args.max_tokens):
+            if not _fit(fit, engine, workload, head, settings.max_tokens):
                 return 1
             tuner.heads.update(_heads(engine, [head]))
-        return _search(tuner, engine, out, as_json=args.json)
+        return _search(tuner, engine, out, settings.output)
 
 
 def _heads(engine: Any, files: list[Path]) -> dict[Path, HeadFile]:
@@ -124,13 +106,6 @@ def _heads(engine: Any, files: list[Path]) -> dict[Path, HeadFile]:
 
     here = identity(engine)
     return {file: load_head(file, here, engine.module.device) for file in files}
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[tuple[Any, Callable[[float], None]]]:
-    """A bar of percents, and what moves it to a share."""
-    with tqdm(total=100, unit="%", desc=title, file=sys.stderr, dynamic_ncols=True) as bar:
-        yield bar, lambda share: bar.update(int(100 * share) - bar.n) and None
 
 
 def _fit(options: FitOptions, engine: Any, workload: Workload, path: Path, most: int) -> bool:
@@ -144,7 +119,7 @@ def _fit(options: FitOptions, engine: Any, workload: Workload, path: Path, most:
     answers = options.answers or 4
     settings = FitSettings(layers, options.rank or 64, options.fit_steps or 200)
     checkpoint = path.with_name(f"{path.name}.part")
-    with _bar("text") as (bar, show):
+    with percent_bar("text") as (bar, show):
 
         def texts() -> list[Text]:
             found: list[Text] = []
@@ -161,31 +136,30 @@ def _fit(options: FitOptions, engine: Any, workload: Workload, path: Path, most:
             )
             fit = HeadFit(engine, settings, texts, checkpoint, source)
             if fit.resumed:
-                print(f"Going on from {checkpoint}.", file=sys.stderr)
+                say(f"Going on from {checkpoint}.")
             bar.set_description("fit")
             show(0.0)
             fit.run(lambda done, total: show(done / total))
         except KeyboardInterrupt:
             bar.close()
-            print("Interrupted; the same command goes on with the fit.", file=sys.stderr)
+            say("Interrupted; the same command goes on with the fit.")
             return False
     found = fit.finish()
     save_head(path, found)
     checkpoint.unlink(missing_ok=True)
     before, after = (found.report[f"held_out_acceptance_{when}"] for when in ("before", "after"))
-    print(
+    say(
         f"The head behind {layers} layers is in {path}: held-out acceptance "
         f"{before['sampled']:.1%} → {after['sampled']:.1%} sampled, {before['greedy']:.1%} → "
-        f"{after['greedy']:.1%} greedy.",
-        file=sys.stderr,
+        f"{after['greedy']:.1%} greedy."
     )
     return True
 
 
-def _search(tuner: Tuner, engine: Any, out: Path, *, as_json: bool) -> int:
+def _search(tuner: Tuner, engine: Any, out: Path, output: Output) -> int:
     from paceline.engines.transformers.layers import identity
 
-    with _bar("tune") as (bar, show):
+    with percent_bar("tune") as (bar, show):
 
         def progress(share: float, doing: str) -> None:
             bar.set_postfix_str(doing)
@@ -198,9 +172,8 @@ def _search(tuner: Tuner, engine: Any, out: Path, *, as_json: bool) -> int:
             bar.write("Interrupted; what was found is kept.", file=sys.stderr)
     result = tuner.result
     write_setting(out, result.setting(identity(engine)))
-    document = json.dumps(result.as_json(), ensure_ascii=False)
-    print(document if as_json else "\n".join(_summary(result)))
-    print(f"The setting is in {out}: -d early-exit:setting={out}", file=sys.stderr)
+    output.show(result.as_json, lambda: "\n".join(_summary(result)))
+    say(f"The setting is in {out}: -d early-exit:setting={out}")
     return 0 if result.complete else 1
 
 
@@ -217,10 +190,7 @@ def _summary(result: TuneResult) -> list[str]:
     for c in sorted(result.candidates, key=lambda c: (-c.prompts, -c.estimate))[:SHOWN]:
         measured = "-" if c.measured is None else f"{c.measured:.2f} ({c.prompts})"
         rows.append((_name(c), f"{c.agreement:.0%}", f"{c.estimate:.2f}", measured))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines += [
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    lines.append(table(rows, left=4))
     lines.append(
         f"{result.looked_at} settings looked at; estimate: speedup at the best fixed limit; "
         "measured: speedup under the policy (prompts)"
@@ -237,3 +207,6 @@ def _name(candidate: Candidate) -> str:
     last = len(candidate.kept)
     exits = candidate.kept == tuple(range(last))
     return f"layers={last}" if exits else f"kept {ranges(candidate.kept)}"
+
+
+VERB = Verb(Settings, run, EXAMPLES)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from paceline.bench.server.http import checked_url
-from paceline.cli.parser import Parser, at_least
+from paceline.cli.options import KEY_HELP, read_key
+from paceline.cli.settings import Verb, argument, as_flag, flag, group, option, pair, whole
 from paceline.errors import DataError, PacelineError, SettingError
 from paceline.monitor.dialects import dialect_named
 from paceline.monitor.exporter import Exporter
@@ -39,27 +39,54 @@ _PATIENCE_S = 30.0
 _HOST_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):\d{1,5}(/.*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class WatchSettings:
-    """What `paceline watch` was asked for; `add` says what each is."""
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    if not 0.05 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 86400 seconds")
+    return value
 
-    urls: list[str]
-    plan: str | None = None
-    baseline: list[str] = field(default_factory=list)
-    record: str | None = None
-    window: float = 60.0
-    interval: float = 5.0
-    once: bool = False
-    windows: int | None = None
-    until_losing: int | None = None
-    model: str | None = None
-    baseline_model: str | None = None
-    label: list[tuple[str, str]] = field(default_factory=list)
-    baseline_label: list[tuple[str, str]] = field(default_factory=list)
-    api_key_env: str | None = None
-    baseline_api_key_env: str | None = None
-    json: bool = False
-    export: tuple[str, int] | None = None
+
+def _listener(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedOptions:
+    """What drafts are judged by."""
+
+    title: ClassVar[str] = "what it is judged by"
+    plan: str | None = option("a plan of `paceline plan -o`", metavar="FILE")
+    baseline: tuple[str, ...] = option(
+        "the same server and model without drafts: read at the same moments, or recorded",
+        repeat=True,
+        metavar="URL|FILE",
+    )
+    record: str | None = option(
+        "write windows for a later --baseline, and judge nothing", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """How long windows are, and how many of them."""
+
+    title: ClassVar[str] = "windows"
+    window: float = option("length of in a window", default=60.0, type=_seconds, metavar="SECONDS")
+    interval: float = option(
+        f"time between scrapes, at least {LEAST_PARTS} a window",
+        default=5.0,
+        type=_seconds,
+        metavar="SECONDS",
+    )
+    once: bool = flag("end after one window, or when none can be had")
+    windows: int | None = whole("end after N windows (default: go on)")
+    until_losing: int | None = whole("end with exit code 3 after N losing windows in a row")
 
     @property
     def most(self) -> int | None:
@@ -67,108 +94,99 @@ class WatchSettings:
         return 1 if self.once else self.windows
 
 
-def add(verbs: argparse._SubParsersAction[Parser]) -> None:
-    """The verb and its options."""
-    parser = verbs.add_parser(
-        "watch",
-        examples=EXAMPLES,
-        epilog=EXIT_CODES,
-        help="judge a live server's drafts by its own counters, window by window",
-        description=(
-            "Read a server's Prometheus metrics (vLLM, SGLang, TensorRT-LLM, llama.cpp,\n"
-            "Dynamo's workers) and say, window by window, whether its drafts pay: by a plan,\n"
-            "or beside a server without drafts. It sends no requests: the traffic is yours."
-        ),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterOptions:
+    """Which counters of a page are read."""
+
+    title: ClassVar[str] = "which counters"
+    model: str | None = option("the model, where a page counts for several", metavar="NAME")
+    baseline_model: str | None = option(
+        "the model of --baseline, where its page counts for several or it has another name",
+        metavar="NAME",
     )
-    parser.add_argument(
-        "urls",
-        nargs="+",
+    label: tuple[tuple[str, str], ...] = option(
+        "only series with this label, such as dynamo_component=decode; of --baseline too",
+        repeat=True,
+        type=pair,
+        metavar="NAME=VALUE",
+    )
+    baseline_label: tuple[tuple[str, str], ...] = option(
+        "the same for --baseline, in place of --label", repeat=True, type=pair, metavar="NAME=VALUE"
+    )
+    api_key_env: str | None = option(KEY_HELP, metavar="NAME")
+    baseline_api_key_env: str | None = option("the same for --baseline", metavar="NAME")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings:
+    """Read a server's Prometheus metrics (vLLM, SGLang, TensorRT-LLM, llama.cpp, Dynamo's
+    workers) and say, window by window, whether its drafts pay: by a plan, or beside a server
+    without drafts. It sends no requests: the traffic is yours."""
+
+    urls: tuple[str, ...] = argument(
+        "http://HOST:PORT, or the page itself; several are workers of one deployment",
         metavar="URL",
-        help="http://HOST:PORT, or the page itself; several are workers of one deployment",
+        nargs="+",
     )
-
-    def option(name: str, metavar: str | None, help: str, **how: Any) -> None:
-        if metavar is not None:
-            how["metavar"] = metavar
-        group.add_argument(name, help=help, **how)
-
-    several: dict[str, Any] = {"action": "append", "default": []}
-    group: Any = parser.add_argument_group("what it is judged by")
-    option("--plan", "FILE", "of `paceline plan -o`")
-    of_baseline = "the same server and model without drafts: read at the same moments, or recorded"
-    option("--baseline", "URL|FILE", of_baseline, **several)
-    option("--record", "FILE", "write windows, to be a --baseline; judges nothing")
-    group = parser.add_argument_group("windows")
-    option("--window", "SECONDS", "(default: 60)", type=_seconds, default=60.0)
-    between = f"between scrapes, at least {LEAST_PARTS} a window (default: 5)"
-    option("--interval", "SECONDS", between, type=_seconds, default=5.0)
-    option("--once", None, "end after one window, or when none can be had", action="store_true")
-    option("--windows", "N", "end after so many (default: go on)", type=at_least(1))
-    in_a_row = "end with 3 after so many losing windows in a row"
-    option("--until-losing", "N", in_a_row, type=at_least(1))
-    group = parser.add_argument_group("which counters")
-    option("--model", "NAME", "where a page counts for several")
-    option("--baseline-model", "NAME", "of --baseline; also its name there, if another")
-    labelled = "only series with this label, such as dynamo_component=decode; of --baseline too"
-    option("--label", "NAME=VALUE", labelled, type=_label, **several)
-    in_place = "of --baseline, in place of --label"
-    option("--baseline-label", "NAME=VALUE", in_place, type=_label, **several)
-    option("--api-key-env", "NAME", "the environment variable that holds its key")
-    option("--baseline-api-key-env", "NAME", "the same of --baseline")
-    group = parser
-    option("--json", None, "print a JSON document a line", action="store_true")
-    served = "serve the verdict as metrics for Prometheus (HOST: 127.0.0.1)"
-    option("--export", "[HOST:]PORT", served, type=_listener)
-    parser.set_defaults(run=run)
+    json: bool = flag("print JSON, one document a line")
+    export: tuple[str, int] | None = option(
+        "serve the verdict as Prometheus metrics (default host: 127.0.0.1)",
+        type=_listener,
+        metavar="[HOST:]PORT",
+    )
+    by: JudgedOptions = group(JudgedOptions)
+    length: WindowOptions = group(WindowOptions)
+    counters: CounterOptions = group(CounterOptions)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(settings: WatchSettings) -> int:
     """Watch until told to end; the exit code is the last known window's."""
-    given = vars(args)
-    settings = WatchSettings(**{name: given[name] for name in WatchSettings.__slots__})
     _check(settings)
-    plan = None if settings.plan is None else read_plan(Path(settings.plan))
+    by, length, counters = settings.by, settings.length, settings.counters
+    plan = None if by.plan is None else read_plan(Path(by.plan))
     live, files = _baseline(settings)
     with ExitStack() as stack:
-        labels = dict(settings.label)
-        key = (settings.api_key_env, "--api-key-env")
-        source = stack.enter_context(_source(settings.urls, settings.model, key, labels))
+        labels = dict(counters.label)
+        headers = _headers(counters.api_key_env, "api_key_env")
+        source = MetricsSource(_pages(settings.urls, headers), counters.model, headers, labels)
+        stack.enter_context(source)
         control = None
         if live:
-            key = (settings.baseline_api_key_env, "--baseline-api-key-env")
-            its_labels = dict(settings.baseline_label) or labels
-            control = _source(live, settings.baseline_model, key, its_labels)
+            headers = _headers(counters.baseline_api_key_env, "baseline_api_key_env")
+            its_labels = dict(counters.baseline_label) or labels
+            pages = _pages(live, headers)
+            control = MetricsSource(pages, counters.baseline_model, headers, its_labels)
             stack.enter_context(control)
         first = source.check()
         others = {path: header.models for path, (header, _) in files.items()}
         if control is not None:
             others = {control.pages[0]: control.check().models}
         for name, models in others.items():
-            _refuse_another_model(first.models, models, name, settings.baseline_model)
+            _refuse_another_model(first.models, models, name, counters.baseline_model)
         recorded = tuple(window for _, windows in files.values() for window in windows)
         shown = _Shown(settings, plan, recorded)
-        if settings.record:
+        if by.record:
             header = WindowFileHeader(source.pages, first.counters.server, first.models, labels)
-            shown.file = stack.enter_context(_record_file(Path(settings.record), header))
+            shown.file = stack.enter_context(_record_file(Path(by.record), header))
         else:
             _refuse_drafts_off(source, first)
         if settings.export:
             host, port = settings.export
-            named = {"server": settings.urls[0], "model": settings.model or ""}
+            named = {"server": settings.urls[0], "model": counters.model or ""}
             shown.exporter = stack.enter_context(Exporter(host, port, named))
         for seen in watch(
             source,
             control=control,
-            window_s=settings.window,
-            interval_s=settings.interval,
-            patience_s=math.inf if settings.most is None else 3 * settings.window + _PATIENCE_S,
+            window_s=length.window,
+            interval_s=length.interval,
+            patience_s=math.inf if length.most is None else 3 * length.window + _PATIENCE_S,
         ):
             if isinstance(seen, str):
                 shown.sentence(seen)
                 continue
             shown.window(seen)
             if shown.ended:
-                return 0 if settings.record else exit_code(shown.states)
+                return 0 if by.record else exit_code(shown.states)
     return 1
 
 
@@ -210,26 +228,26 @@ class _Shown:
 
     @property
     def ended(self) -> bool:
-        in_a_row, most = self.settings.until_losing, self.settings.most
+        in_a_row, most = self.settings.length.until_losing, self.settings.length.most
         losing = in_a_row is not None and self.states[-in_a_row:] == [LOSING] * in_a_row
         return losing or (most is not None and len(self.states) >= most)
 
 
 def _check(settings: WatchSettings) -> None:
-    scrapes = settings.window / settings.interval
+    length, by = settings.length, settings.by
+    scrapes = length.window / length.interval
     if scrapes < LEAST_PARTS:
         raise SettingError(
-            f"--window {settings.window:g} has {scrapes:.1f} scrapes of "
-            f"--interval {settings.interval:g}; at least {LEAST_PARTS} are needed.",
+            f"--window {length.window:g} has {scrapes:.1f} scrapes of "
+            f"--interval {length.interval:g}; at least {LEAST_PARTS} are needed.",
             "Make the window longer or the interval shorter.",
         )
-    judging = (settings.plan, settings.baseline, settings.export, settings.until_losing)
-    if settings.record and any(judging):
+    if by.record and any((by.plan, by.baseline, settings.export, length.until_losing)):
         raise SettingError(
             "--record writes windows and judges nothing.",
             "Leave --plan, --baseline, --export and --until-losing out.",
         )
-    if settings.once and settings.windows:
+    if length.once and length.windows:
         raise SettingError("--once is one window, and --windows says how many.", "Give one.")
 
 
@@ -237,17 +255,17 @@ def _baseline(
     settings: WatchSettings,
 ) -> tuple[list[str], dict[str, tuple[WindowFileHeader, tuple[Window, ...]]]]:
     """Addresses of a control server, or files with their windows."""
-    given = settings.baseline
+    given = settings.by.baseline
     live = [one for one in given if _is_address(one)]
     if live and len(live) < len(given):
         raise SettingError("--baseline names addresses and files.", "Give one kind.")
-    for option, value, needed, there in (
-        ("--baseline-model", settings.baseline_model, "--baseline", given),
-        ("--baseline-label", settings.baseline_label, "a --baseline URL", live),
-        ("--baseline-api-key-env", settings.baseline_api_key_env, "a --baseline URL", live),
+    for name, needed, there in (
+        ("baseline_model", "--baseline", given),
+        ("baseline_label", "a --baseline URL", live),
+        ("baseline_api_key_env", "a --baseline URL", live),
     ):
-        if value and not there:
-            raise SettingError(f"{option} is given without {needed}.", "Leave it out.")
+        if getattr(settings.counters, name) and not there:
+            raise SettingError(f"{as_flag(name)} is given without {needed}.", "Leave it out.")
     return live, {} if live else {one: read_windows(Path(one)) for one in given}
 
 
@@ -268,23 +286,20 @@ def _refuse_another_model(
         )
 
 
-def _source(
-    urls: list[str],
-    model: str | None,
-    key: tuple[str | None, str],
-    labels: Mapping[str, str],
-) -> MetricsSource:
+def _headers(variable: str | None, name: str) -> dict[str, str]:
+    key = read_key(variable, name)
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
+
+
+def _pages(urls: Sequence[str], headers: Mapping[str, str]) -> tuple[str, ...]:
     for url in urls:
         checked_url(url if "://" in url else f"http://{url}", "URL")
-    name, option = key
-    headers = {} if name is None else {"Authorization": f"Bearer {_key(name, option)}"}
     try:
-        pages = find_metrics(urls, headers=headers)
+        return find_metrics(urls, headers=headers)
     except ModuleNotFoundError as error:
         raise SettingError(
             f"watch needs {error.name}.", "Install it: pip install 'paceline[endpoint]'."
         ) from None
-    return MetricsSource(pages, model, headers, labels)
 
 
 def _refuse_drafts_off(source: MetricsSource, first: Scrape) -> None:
@@ -311,37 +326,4 @@ def _record_file(path: Path, header: WindowFileHeader) -> GrowingFile:
     return file
 
 
-def _key(name: str, option: str) -> str:
-    key = os.environ.get(name, "").strip()
-    if not key:
-        raise SettingError(f"{option} names {name}, which is not set.", f"Set it: export {name}=…")
-    if not key.isascii() or not key.isprintable():
-        raise SettingError(
-            f"{option} names {name}, which holds more than printable ASCII.",
-            "Set it to the key alone, in one line.",
-        )
-    return key
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a label; write NAME=VALUE")
-    return name, value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
-    if not 0.05 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 86400 seconds")
-    return value
-
-
-def _listener(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 <= int(port) <= 65_535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
-    return host.strip("[]") or "127.0.0.1", int(port)
+VERB = Verb(WatchSettings, run, EXAMPLES, epilog=EXIT_CODES)
