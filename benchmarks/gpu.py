@@ -83,7 +83,7 @@ def measured(engine: Engine, tokens: int, until: float) -> dict[str, Any]:
             print(prompt.id, error)
             continue
         whole.runs += part.runs
-        print(prompt.id, *(f"{c.name}: {part.ratio(c.name)}" for c in configurations))
+        print(prompt.id, *(f"{c.name}: {part.comparison(c.name).ratio()}" for c in configurations))
     return {
         "target": engine.metadata(),
         "costs": costs.as_document(),
@@ -92,7 +92,7 @@ def measured(engine: Engine, tokens: int, until: float) -> dict[str, Any]:
             c.name: {
                 category or "all": ratio and vars_of(ratio)
                 for category in (None, *whole.categories)
-                for ratio in [whole.ratio(c.name, category)]
+                for ratio in [whole.comparison(c.name).ratio(category)]
             }
             for c in configurations
         },

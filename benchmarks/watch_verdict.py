@@ -50,7 +50,7 @@ model, port, setup, threads, at_once = sys.argv[1:6]
 params = x.CommonParams()
 params.model.path, params.port = model, int(port)
 params.n_ctx, params.n_parallel = 2048 * int(at_once), int(at_once)
-params.hostnames, params.endpoint_metrics = ["127.0.0.1"], True
+params.hostnames, params.server_metrics = ["127.0.0.1"], True
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
 speculative, types = params.speculative, x.common_speculative_type
 if setup == "paying":

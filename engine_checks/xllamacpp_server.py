@@ -32,7 +32,7 @@ def main() -> None:
 
 def params_of(args: argparse.Namespace) -> xllamacpp.CommonParams:
     params = xllamacpp.CommonParams()
-    params.model.path, params.endpoint_metrics = args.model, args.metrics
+    params.model.path, params.server_metrics = args.model, args.metrics
     params.hostnames, params.port = [args.host], args.port
     params.n_ctx, params.n_parallel = args.c, args.np
     drafts = params.speculative

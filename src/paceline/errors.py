@@ -47,7 +47,7 @@ class DataError(PacelineError):
     """A file of prompts or results can't be read or written."""
 
 
-class EndpointError(PacelineError):
+class ServerError(PacelineError):
     """A server can't be reached, refuses, or answers with something else than was asked for."""
 
 

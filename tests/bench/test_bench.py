@@ -106,7 +106,7 @@ def test_repeats_of_one_prompt_make_no_interval() -> None:
         ToyEngine(8, seed=2), [lookup_configuration()], toy_workload(1), max_tokens=8, repeats=4
     )
     assert len(result.runs) == 8
-    assert result.ratio("lookup -n 4").low is None
+    assert result.comparison("lookup -n 4").ratio().low is None
 
 
 def test_a_draft_that_remembers_is_not_benched() -> None:

@@ -86,7 +86,7 @@ def test_a_file_holds_all_that_was_measured(tmp_path: Path) -> None:
     trees = [round for run in read.runs_of("tree -n 4") for round in run.rounds]
     assert any(round.path is not None for round in trees)
     for name in ("lookup -n 3", "tree -n 4"):
-        one, other = result.ratio(name), read.ratio(name)
+        one, other = result.comparison(name).ratio(), read.comparison(name).ratio()
         assert one is not None
         assert other is not None
         assert other == one

@@ -18,9 +18,9 @@ from fake_server import FakeServer, event, piece, send, serving, start_stream
 from paceline.bench.prompts.workload import WorkloadPrompt
 from paceline.bench.server.answer import Answer, Events
 from paceline.bench.server.body import sampling_fields
-from paceline.bench.server.client import Endpoint, connect
+from paceline.bench.server.client import ServerClient, connect
 from paceline.bench.server.http import Address, Patience
-from paceline.errors import EndpointError, ModelError, SettingError
+from paceline.errors import ModelError, ServerError, SettingError
 from paceline.types import Sampling
 
 QUICK = Patience(connect_s=5, first_token_s=10, total_s=20, retries=2, pause_s=0.01)
@@ -39,10 +39,10 @@ def ask(server: FakeServer, prompt: WorkloadPrompt = PROMPT, **how: Any) -> Answ
     return asyncio.run(one())
 
 
-def introduce(server_url: str, *, warm: bool = False, **how: Any) -> Endpoint:
+def introduce(server_url: str, *, warm: bool = False, **how: Any) -> ServerClient:
     how.setdefault("patience", QUICK)
 
-    async def one() -> Endpoint:
+    async def one() -> ServerClient:
         async with connect(server_url, **how) as endpoint:
             if warm:
                 await endpoint.warm_up()
@@ -357,7 +357,7 @@ def test_a_missing_library_is_named_with_its_hint(monkeypatch: pytest.MonkeyPatc
 def test_nobody_there_is_one_sentence() -> None:
     with serving() as server:
         url = server.url
-    with pytest.raises(EndpointError, match="can't be reached"):
+    with pytest.raises(ServerError, match="can't be reached"):
         introduce(url)
 
 
@@ -366,7 +366,7 @@ def test_a_server_that_takes_the_call_and_says_nothing_is_not_waited_for_forever
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         patience = replace(QUICK, look_s=0.2, retries=0)
-        with pytest.raises(EndpointError, match="ReadTimeout"):
+        with pytest.raises(ServerError, match="ReadTimeout"):
             introduce(f"http://127.0.0.1:{deaf.getsockname()[1]}", patience=patience)
 
 
@@ -377,7 +377,7 @@ def test_a_server_that_goes_away_ends_the_run() -> None:
                 endpoint.http.address = Address.of("http://127.0.0.1:9")  # nobody listens there
                 await endpoint.ask(PROMPT)
 
-    with pytest.raises(EndpointError, match="can't be reached"):
+    with pytest.raises(ServerError, match="can't be reached"):
         asyncio.run(one())
 
 
@@ -386,7 +386,7 @@ def test_a_wrong_key_stops_at_once_and_is_never_shown(status: int) -> None:
     def refuse(server: FakeServer, handler: Any, body: Any) -> None:
         send(handler, status, {"error": {"message": "Incorrect API key: sk-secret"}})
 
-    with serving(behave=[refuse]) as server, pytest.raises(EndpointError) as caught:
+    with serving(behave=[refuse]) as server, pytest.raises(ServerError) as caught:
         ask(server, key="sk-secret")
     assert "sk-secret" not in str(caught.value)
     assert "***" in str(caught.value)
@@ -397,7 +397,7 @@ def test_a_wrong_key_stops_at_once_and_is_never_shown(status: int) -> None:
 def test_a_wrong_key_is_noticed_before_anything_is_asked() -> None:
     with (
         serving(models_status=401, models={"error": {"message": "no"}}) as server,
-        pytest.raises(EndpointError, match="without a key"),
+        pytest.raises(ServerError, match="without a key"),
     ):
         introduce(server.url)
 
@@ -483,14 +483,14 @@ def test_a_server_without_a_list_takes_the_model_that_was_named() -> None:
 def test_a_web_page_is_no_server() -> None:
     with (
         serving(models="<html></html>") as server,
-        pytest.raises(EndpointError, match="HTML page"),
+        pytest.raises(ServerError, match="HTML page"),
     ):
         introduce(server.url)
 
 
 def test_a_server_that_is_still_loading_is_waited_for() -> None:
     with serving(models_status=503, models={"error": {"message": "Loading model"}}) as server:
-        with pytest.raises(EndpointError, match="Loading model"):
+        with pytest.raises(ServerError, match="Loading model"):
             introduce(server.url)
         assert len(server.headers) == QUICK.retries + 1
 
@@ -499,7 +499,7 @@ def test_a_first_request_that_is_refused_ends_it_before_anything_is_measured() -
     def refuse(server: FakeServer, handler: Any, body: Any) -> None:
         send(handler, 400, {"error": {"message": "min_p is not supported"}})
 
-    with serving(behave=[refuse]) as server, pytest.raises(EndpointError, match="min_p is not"):
+    with serving(behave=[refuse]) as server, pytest.raises(ServerError, match="min_p is not"):
         introduce(server.url, warm=True)
 
 
@@ -530,7 +530,7 @@ def test_counters_are_found_and_their_lack_has_a_reason() -> None:
 
 
 def test_a_page_that_was_named_and_is_none_is_refused() -> None:
-    with serving() as server, pytest.raises(EndpointError, match="404"):
+    with serving() as server, pytest.raises(ServerError, match="404"):
         introduce(server.url, metrics=f"{server.url}/nothing")
 
 

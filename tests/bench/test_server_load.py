@@ -23,20 +23,20 @@ from fake_server import FakeServer, event, piece, send, serving, start_stream
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.bench.server.answer import Answer, AnswerReading
 from paceline.bench.server.client import connect
-from paceline.bench.server.file import EndpointFile, read_endpoint_result
+from paceline.bench.server.file import ServerFile, read_server_result
 from paceline.bench.server.http import Patience
 from paceline.bench.server.load import plan, run_load
 from paceline.bench.server.result import (
     AGAINST,
     FIRST,
     Asked,
-    EndpointResult,
     Segment,
     ServerBenchHeader,
+    ServerResult,
 )
 from paceline.bench.server.summary import server_summary
 from paceline.bench.stats import Pair, speed_ratio
-from paceline.errors import DataError, EndpointError, SettingError
+from paceline.errors import DataError, ServerError, SettingError
 from paceline.monitor.counters import Counters
 
 QUICK = Patience(connect_s=5, first_token_s=10, total_s=20, retries=1, pause_s=0.01)
@@ -71,11 +71,11 @@ def measure(
     against: FakeServer | None = None,
     clients: tuple[int, ...] = (1,),
     on_answer: Callable[[Asked], None] = lambda _: None,
-) -> EndpointResult:
+) -> ServerResult:
     servers = {FIRST: first} | ({AGAINST: against} if against else {})
     ours = header(workload, servers, *clients)
 
-    async def go() -> EndpointResult:
+    async def go() -> ServerResult:
         from contextlib import AsyncExitStack
 
         async with AsyncExitStack() as stack:
@@ -84,7 +84,7 @@ def measure(
                 endpoint = await stack.enter_async_context(connect(server.url, patience=QUICK))
                 endpoint.fields = {"max_tokens": 64, "temperature": 0.0}
                 endpoints[name] = endpoint
-            file = stack.enter_context(EndpointFile.open(path, ours))
+            file = stack.enter_context(ServerFile.open(path, ours))
             blocks = plan(workload, ours.concurrency, ours.seed)
             return await run_load(endpoints, blocks, file, on_answer=on_answer)
 
@@ -227,7 +227,7 @@ def test_a_file_grows_line_by_line_and_is_read_back_the_same(tmp_path: Path) -> 
     with serving(metrics=drafting_page) as server:
         result = measure(path, some(3), server, on_answer=watch)
     assert seen == [2, 4, 6]  # a header, then a request and its stretch after each other
-    again = read_endpoint_result(str(path))
+    again = read_server_result(str(path))
     assert again.asked == result.asked
     assert again.segments == result.segments
     assert json.dumps(again.as_document()) == json.dumps(result.as_document())
@@ -243,7 +243,7 @@ def test_a_second_start_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
     with serving() as server, serving() as against:
         with pytest.raises(KeyboardInterrupt):
             measure(path, some(6), server, against, on_answer=stop)
-        before = read_endpoint_result(str(path))
+        before = read_server_result(str(path))
         assert not before.complete
         assert "Interrupted" in server_summary(before)
         text = path.read_text(encoding="utf-8")
@@ -251,7 +251,7 @@ def test_a_second_start_goes_on_and_asks_nothing_twice(tmp_path: Path) -> None:
         result = measure(path, some(6), server, against)
     assert result.complete
     assert path.read_text(encoding="utf-8").startswith(text)
-    assert read_endpoint_result(str(path)).asked == result.asked
+    assert read_server_result(str(path)).asked == result.asked
     for one in (server, against):
         assert len(one.seen) == len({body["messages"][0]["content"] for body in one.seen}) == 6
 
@@ -270,7 +270,7 @@ def test_a_torn_block_of_several_clients_is_asked_again_of_both(tmp_path: Path, 
     with serving(pause_s=0.002) as server, serving(pause_s=0.002) as against:
         with pytest.raises(KeyboardInterrupt):
             measure(path, some(12), server, against, (3,), on_answer=stop)
-        torn = read_endpoint_result(str(path))
+        torn = read_server_result(str(path))
         text = path.read_text(encoding="utf-8")
         seen = len(server.seen) + len(against.seen)
         result = measure(path, some(12), server, against, (3,))
@@ -281,7 +281,7 @@ def test_a_torn_block_of_several_clients_is_asked_again_of_both(tmp_path: Path, 
     )
     assert all(s.whole and s.requests == 6 and s.clients == 3 for s in result.segments)
     assert len(result.segments) == len(result.counted(FIRST, 3)) * 2 == 4
-    again = read_endpoint_result(str(path))
+    again = read_server_result(str(path))
     assert (again.asked, again.segments) == (result.asked, result.segments)
     kept = 12 if after > 12 else 0
     assert len(server.seen) + len(against.seen) - seen == 24 - kept
@@ -293,7 +293,7 @@ def test_an_unfinished_block_counts_for_the_speed_of_neither_server(tmp_path: Pa
         if len(result_of(path).segments) == 1:
             signal.raise_signal(signal.SIGINT)
 
-    path, result_of = tmp_path / "r.jsonl", lambda path: read_endpoint_result(str(path))
+    path, result_of = tmp_path / "r.jsonl", lambda path: read_server_result(str(path))
     with serving() as server, serving() as against, pytest.raises(KeyboardInterrupt):
         measure(path, some(8), server, against, (4,), on_answer=stop)
     result = result_of(path)
@@ -324,8 +324,8 @@ def test_a_full_disk_is_one_sentence_and_the_file_stays_readable(
 def test_two_runs_of_one_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     ours = header(some(2), {FIRST: None})  # type: ignore[dict-item]
-    with EndpointFile.open(path, ours), pytest.raises(DataError, match="written by another run"):
-        EndpointFile.open(path, ours)
+    with ServerFile.open(path, ours), pytest.raises(DataError, match="written by another run"):
+        ServerFile.open(path, ours)
 
 
 def test_a_file_of_another_run_is_left_alone(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_an_interrupted_segment_counts_for_no_speed(tmp_path: Path) -> None:
     with serving(metrics=drafting_page) as server:
         with pytest.raises(KeyboardInterrupt):
             measure(tmp_path / "r.jsonl", some(40), server, clients=(4,), on_answer=stop)
-        result = read_endpoint_result(str(tmp_path / "r.jsonl"))
+        result = read_server_result(str(tmp_path / "r.jsonl"))
     assert result.asked
     assert [s.whole for s in result.segments] == [False]
     load = result.load(FIRST, 4)
@@ -387,7 +387,9 @@ def test_failures_are_counted_and_never_zeros(tmp_path: Path) -> None:
     assert load.output_tokens == 4 * 6  # of the four that were answered
     assert load.total_s is not None
     assert load.total_s.count == 4
-    assert len(result.pairs(1)) == 4  # a prompt that failed on one is judged on neither
+    assert (
+        len(result.comparison(1).prompts) == 4
+    )  # a prompt that failed on one is judged on neither
     text = server_summary(result)
     assert "1 http 503, 1 cut off" in text
     assert "full" in text
@@ -399,11 +401,11 @@ def test_a_server_that_only_fails_ends_the_run(tmp_path: Path) -> None:
 
     path = tmp_path / "r.jsonl"
     with serving(behave=[busy] * 100) as server:
-        with pytest.raises(EndpointError, match="10 times in a row"):
+        with pytest.raises(ServerError, match="10 times in a row"):
             measure(path, some(30), server)
-        with pytest.raises(EndpointError, match="10 times in a row"):
+        with pytest.raises(ServerError, match="10 times in a row"):
             measure(tmp_path / "more.jsonl", some(60), server, clients=(4,))
-    assert len(read_endpoint_result(str(path)).asked) == 10
+    assert len(read_server_result(str(path)).asked) == 10
 
 
 def test_prompts_that_are_refused_one_by_one_do_not_end_the_run(tmp_path: Path) -> None:
@@ -423,7 +425,7 @@ def shedding(server: FakeServer, handler: Any, body: Any) -> None:
 def test_a_server_that_sheds_load_does_not_win_by_it(tmp_path: Path) -> None:
     with serving(behave=[shedding] * 4, pause_s=0.01) as first, serving(pause_s=0.01) as against:
         result = measure(tmp_path / "r.jsonl", some(4), first, against, (4,))
-    ratio = result.whole_ratio(4)
+    ratio = result.comparison(4).whole_ratio()
     assert ratio is not None
     assert ratio.value < 0.6
     load, other = result.load(FIRST, 4), result.load(AGAINST, 4)
@@ -536,12 +538,12 @@ def answered(seconds: float, tokens: int, text: str = "x", **more: Any) -> Answe
     )
 
 
-def made(rows: list[tuple[str, float, float]], tokens: int = 11) -> EndpointResult:
+def made(rows: list[tuple[str, float, float]], tokens: int = 11) -> ServerResult:
     """Two servers' answers: category, and decode seconds on each."""
     workload = Workload(
         "made", tuple(prompt(f"p{i}", category=c) for i, (c, *_) in enumerate(rows))
     )
-    result = EndpointResult(header(workload, {FIRST: None, AGAINST: None}))  # type: ignore[dict-item]
+    result = ServerResult(header(workload, {FIRST: None, AGAINST: None}))  # type: ignore[dict-item]
     for i, (category, ours, theirs) in enumerate(rows):
         for server, seconds in ((FIRST, ours), (AGAINST, theirs)):
             answer = answered(seconds, tokens)
@@ -554,14 +556,14 @@ def made(rows: list[tuple[str, float, float]], tokens: int = 11) -> EndpointResu
 
 def test_the_ratio_is_one_of_sums_with_an_interval_over_prompts() -> None:
     result = made([("a", 1, 2), ("a", 2, 3), ("b", 4, 3)])
-    ratio = result.ratio(1)
+    ratio = result.comparison(1).ratio()
     assert ratio is not None
     assert ratio.value == pytest.approx(8 / 7)
     assert ratio == speed_ratio([Pair(2, 10, 1, 10), Pair(3, 10, 2, 10), Pair(3, 10, 4, 10)])
-    whole = result.whole_ratio(1)
+    whole = result.comparison(1).whole_ratio()
     assert whole is not None
     assert whole.value == pytest.approx(8.3 / 7.3)
-    worst, best = result.by_ratio(1)
+    worst, best = result.comparison(1).worst_first()
     assert (worst[0], best[0]) == ("b", "a")
 
 
@@ -586,10 +588,10 @@ def test_an_interval_of_a_sure_thing_is_a_verdict_and_of_noise_is_none() -> None
 def test_texts_are_compared_when_greedy_and_not_when_sampled() -> None:
     result = made([("a", 1, 1), ("a", 1, 1)])
     result.asked[0] = replace(result.asked[0], answer=answered(1, 11, "other"))
-    assert result.equal_texts(1) == (1, 2)
+    assert result.comparison(1).equal == (1, 2)
     assert "Text equal on both in 1 of 2" in server_summary(result)
     result.header = replace(result.header, sampling={"temperature": 0.7})
-    assert result.equal_texts(1) is None
+    assert result.comparison(1).equal is None
     assert "not compared: sampled" in server_summary(result)
 
 

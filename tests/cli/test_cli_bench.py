@@ -54,10 +54,14 @@ def test_also_adds_what_it_changes(bench) -> None:
     assert len(models) == 2
     assert "as fast as baseline --target toy:4" in out
     for one in result.drafted:
-        assert result.ratio(one.name) == result.ratio(one.name, beside=one.baseline)
-        assert (result.ratio(one.name) == result.ratio(one.name, beside="baseline")) == (
-            one.baseline == "baseline"
+        assert (
+            result.comparison(one.name).ratio()
+            == result.comparison(one.name, beside=one.baseline).ratio()
         )
+        assert (
+            result.comparison(one.name).ratio()
+            == result.comparison(one.name, beside="baseline").ratio()
+        ) == (one.baseline == "baseline")
     assert "texts are not compared: sampled" in out
     for run in result.runs:
         one = by_name[run.configuration]
@@ -215,10 +219,12 @@ def test_json_keeps_all_prompts_and_the_category_of_that_name_apart(run, tmp_pat
     document = json.loads(run(*command, "-o", "out.jsonl", "--json")[1])
     result = read_result("out.jsonl")
     [_, drafted] = document["configurations"]
-    assert drafted["speedup"]["value"] == pytest.approx(result.ratio("lookup -n 2").value, rel=0.01)
+    assert drafted["speedup"]["value"] == pytest.approx(
+        result.comparison("lookup -n 2").ratio().value, rel=0.01
+    )
     assert set(drafted["speedup_by_category"]) == {"all", "x"}
     one = drafted["speedup_by_category"]["all"]["value"]
-    assert one == pytest.approx(result.ratio("lookup -n 2", "all").value, rel=0.01)
+    assert one == pytest.approx(result.comparison("lookup -n 2").ratio("all").value, rel=0.01)
 
 
 def test_another_run_s_file_is_refused(bench) -> None:

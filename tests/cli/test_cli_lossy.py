@@ -96,7 +96,7 @@ def test_a_greedy_bench_compares_the_texts_and_marks_them(run, prompts) -> None:
         Path("out.json").unlink(missing_ok=True)
         code, out, _ = run(*bench(prompts, "--verifier", verifier, "--lossy"))
         assert code == 0
-        assert "text equal to plain in 3 of 3 runs" in out
+        assert "text equals the baseline's in 3 of 3 runs" in out
         assert "(lossy)" in out
         assert "0 nats per token from the target" in out
 

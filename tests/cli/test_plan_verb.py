@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.server.file import EndpointFile
+from paceline.bench.server.file import ServerFile
 from paceline.bench.server.result import AGAINST, FIRST, ServerBenchHeader
 from paceline.plan.document import read_plan
 
@@ -177,7 +177,7 @@ def live(tmp_path: Path) -> str:
     header = ServerBenchHeader(
         servers={FIRST: served, AGAINST: served}, prompts=(("a", "all", None),)
     )
-    EndpointFile.open(tmp_path / "live.jsonl", header).close()
+    ServerFile.open(tmp_path / "live.jsonl", header).close()
     return "live.jsonl"
 
 

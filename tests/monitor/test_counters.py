@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("prometheus_client")
 pytest.importorskip("httpx")
 
-from paceline.errors import EndpointError, SettingError
+from paceline.errors import ServerError, SettingError
 from paceline.monitor.counters import (
     Counters,
     Series,
@@ -363,5 +363,5 @@ def test_what_is_no_page_is_refused(text: str) -> None:
 
 
 def test_nobody_at_the_address_is_one_sentence() -> None:
-    with pytest.raises(EndpointError, match="can't be reached"):
+    with pytest.raises(ServerError, match="can't be reached"):
         scrape("http://127.0.0.1:9/metrics", timeout_s=2)

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parents[1] / "bench"))
 
 from fake_server import FakeServer, serving
 
-from paceline.errors import EndpointError, SettingError
+from paceline.errors import ServerError, SettingError
 from paceline.monitor.watch import MetricsSource, Watched, WatchedWindow, find_metrics, watch
 from paceline.monitor.window import Window
 
@@ -175,7 +175,7 @@ def test_a_body_shorter_than_promised_is_cut_off() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Short)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
-        with pytest.raises(EndpointError, match="breaks off"):
+        with pytest.raises(ServerError, match="breaks off"):
             MetricsSource((f"http://127.0.0.1:{server.server_address[1]}/metrics",)).read()
     finally:
         server.shutdown()
@@ -278,9 +278,9 @@ def test_the_page_is_found_behind_the_address() -> None:
 
 
 def test_a_server_without_a_page_says_how_to_turn_it_on() -> None:
-    with serving() as server, pytest.raises(EndpointError, match="llama.cpp: --metrics"):
+    with serving() as server, pytest.raises(ServerError, match="llama.cpp: --metrics"):
         find_metrics([server.url])
-    with serving() as server, pytest.raises(EndpointError, match="address of a page") as caught:
+    with serving() as server, pytest.raises(ServerError, match="address of a page") as caught:
         MetricsSource((f"{server.url}/metrics",)).read()
     assert "--metrics" not in str(caught.value)  # no option of a watch
 
@@ -290,7 +290,7 @@ def test_a_header_that_cannot_be_sent_is_not_repeated(key: str) -> None:
     headers = {"Authorization": f"Bearer {key}"}
     with (
         serving(metrics=Pages()) as server,
-        pytest.raises(EndpointError, match="can't be sent") as caught,
+        pytest.raises(ServerError, match="can't be sent") as caught,
     ):
         MetricsSource((f"{server.url}/metrics",), headers=headers).read()
     assert "SECR" not in str(caught.value)
@@ -300,5 +300,5 @@ def test_nobody_at_the_address() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(EndpointError, match="can't be reached"):
+    with pytest.raises(ServerError, match="can't be reached"):
         find_metrics([f"http://127.0.0.1:{port}"])

@@ -13,9 +13,9 @@ from paceline.bench.server.result import (
     AGAINST,
     FIRST,
     Asked,
-    EndpointResult,
     Segment,
     ServerBenchHeader,
+    ServerResult,
 )
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
@@ -66,7 +66,7 @@ def live(
     servers: dict[str, dict[str, Any]] | None = None,
     each: int = 8,
     **changes: Any,
-) -> EndpointResult:
+) -> ServerResult:
     """By number of clients, how many times as fast the endpoint is; of code more, of chat less."""
     prompts = tuple((f"{c}-{i}", c, None) for c in CATEGORIES for i in range(each))
     header = ServerBenchHeader(
@@ -81,7 +81,7 @@ def live(
             **changes,
         }
     )
-    result = EndpointResult(header)
+    result = ServerResult(header)
     for block, n in enumerate(gains):
         for server in header.servers:
             for at, (id, category, _) in enumerate(prompts):
@@ -123,7 +123,7 @@ def test_what_pays_with_what_the_server_counted() -> None:
     # Of 20 tokens after the first, 10 were accepted: 10 rounds, 5 of them drafted.
     assert expected.tokens_per_round == pytest.approx(2.0)
     assert expected.gain is not None
-    ratio = result.ratio(1)
+    ratio = result.comparison(1).ratio()
     assert ratio is not None
     assert expected.gain.value == ratio.value == pytest.approx(1.536, rel=0.01)
     assert expected.break_even_tokens == pytest.approx((2.0 / ratio.value - 0.5) / 0.5)
@@ -138,7 +138,7 @@ def test_what_pays_with_what_the_server_counted() -> None:
     assert plan.notes[0].startswith("Worst in chat: speedup 1.2")
     assert "What drafted is as the user described it: servers don't tell." in plan.notes
     assert any(said.startswith("It holds for one sequence") for said in plan.notes)
-    whole = result.whole_ratio(1)
+    whole = result.comparison(1).whole_ratio()
     assert whole is not None
     assert any(
         said.startswith(f"Whole answers, prompts and waits included: speedup {whole.value:.2f}")
@@ -268,7 +268,7 @@ def test_what_is_told_with_the_answers_stands_in_for_counters() -> None:
 def test_a_server_that_counts_steps_alone_has_tokens_per_round() -> None:
     sglang = Counters("SGLang", steps=16 * 10.0, generated=16.0 * TOKENS)
     plan = checked(decide_servers(live({1: 1.6}, sglang), DRAFT, 4))
-    expected, ratio = plan.expected, live({1: 1.6}).ratio(1)
+    expected, ratio = plan.expected, live({1: 1.6}).comparison(1).ratio()
     assert ratio is not None
     assert expected.tokens_per_round == TOKENS / 10
     assert expected.tokens_per_drafted_round is None

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from paceline.bench.server.answer import Answer
-from paceline.bench.server.file import EndpointFile
+from paceline.bench.server.file import ServerFile
 from paceline.bench.server.result import (
     AGAINST,
     FIRST,
     Asked,
-    EndpointResult,
     Segment,
     ServerBenchHeader,
+    ServerResult,
 )
 from paceline.monitor.counters import Counters
 
@@ -70,7 +70,7 @@ def live(
     each: int = 6,
     counters: bool = True,
     **changes: Any,
-) -> EndpointResult:
+) -> ServerResult:
     """A finished run: the endpoint drafts, and each client more takes away some of its gain."""
     prompts = [(f"{c}-{i}", c) for c in categories for i in range(each)]
     header = ServerBenchHeader(
@@ -95,7 +95,7 @@ def live(
             **changes,
         }
     )
-    result, rng = EndpointResult(header), np.random.default_rng(0)
+    result, rng = ServerResult(header), np.random.default_rng(0)
     for block, n in enumerate(clients):
         for server in servers:
             tokens = 0
@@ -127,8 +127,8 @@ def _counters(tokens: int) -> Counters:
     )
 
 
-def written(result: EndpointResult, path: Path) -> str:
-    with EndpointFile.open(path, result.header) as file:
+def written(result: ServerResult, path: Path) -> str:
+    with ServerFile.open(path, result.header) as file:
         for (n, id), why in result.left_out.items():
             file.leave_out(n, id, why)
         for one in result.asked:

@@ -16,6 +16,7 @@ import report_pieces as pieces
 from report_pieces import AUTO, BASELINE, EVERY, bench, drafted
 from report_pieces import LOSSY as LOOSE
 
+from paceline.bench.comparison import Comparison
 from paceline.bench.local.result import BenchResult
 from paceline.bench.stats import Ratio
 from paceline.decode.stats import stats
@@ -74,7 +75,7 @@ def changed(result: BenchResult, name: str, change: dict[str, Any], ids: set[str
 
 def test_the_verdict_names_the_fastest_with_its_interval_and_prompts() -> None:
     result = bench()
-    ratio = result.ratio("lookup -n 3")
+    ratio = result.comparison("lookup -n 3").ratio()
     assert verdicts(summary(result))[0].sentence == (
         f"Use lookup -n 3: {ratio.value:.2f} times as fast as plain decoding (95 % interval "
         f"{ratio.low:.2f} to {ratio.high:.2f}, 12 prompts)."
@@ -83,7 +84,7 @@ def test_the_verdict_names_the_fastest_with_its_interval_and_prompts() -> None:
 
 def test_where_the_recommended_one_loses_is_said_with_the_verdict() -> None:
     result = bench()
-    ratio = result.ratio("lookup -n 3", "story")
+    ratio = result.comparison("lookup -n 3").ratio("story")
     assert ratio.high < 1
     assert f"lookup -n 3 is slower than plain decoding in story ({ratio.value:.2f}×)." in said(
         result
@@ -100,7 +101,7 @@ def test_where_no_draft_pays_baseline_is_best() -> None:
 
 def test_an_interval_with_1_in_it_is_no_clear_difference() -> None:
     result = bench((BASELINE, drafted("lookup -n 7", 7)), categories={"a": 0.8, "b": 0.0}, each=5)
-    ratio = result.ratio("lookup -n 7")
+    ratio = result.comparison("lookup -n 7").ratio()
     assert ratio.low < 1 < ratio.high
     assert said(result).startswith("No clear difference. The fastest draft, lookup -n 7")
 
@@ -151,13 +152,13 @@ def test_a_lossy_configuration_is_marked_wherever_it_is_named_and_never_recommen
         else run
         for run in result.runs
     ]
-    assert result.ratio(LOOSE.name).value > result.ratio("lookup -n 1").value
+    assert (
+        result.comparison(LOOSE.name).ratio().value > result.comparison("lookup -n 1").ratio().value
+    )
     text = said(result)
     assert text.startswith("Use lookup -n 1")
-    assert (
-        f"{LOOSE.name} is {result.ratio(LOOSE.name).value:.2f} times as fast as plain, but LOSSY."
-        in text
-    )
+    times = result.comparison(LOOSE.name).ratio().value
+    assert f"{LOOSE.name} is {times:.2f} times as fast as plain, but LOSSY." in text
     assert f"{LOOSE.name} is LOSSY: it gives up the target's distribution" in text
     report = report_of([summary(result)])
     for part in report.parts:
@@ -243,10 +244,10 @@ def test_what_prints_as_1_is_no_loss_and_of_a_single_prompt_it_is_said(monkeypat
     assert (is_slower(clear), is_unclear(clear)) == (True, False)
     assert not is_slower(Ratio(0.996, None, None))
     result = bench((BASELINE, EVERY[3]), categories={"code": 0.9, "story": 0.0}, each=1)
-    one = result.ratio("lookup -n 7", "story")
+    one = result.comparison("lookup -n 7").ratio("story")
     assert f"slower than plain decoding in story ({one.value:.2f}×, one prompt)." in said(result)
-    monkeypatch.setattr(BenchResult, "ratio", lambda *_, **__: near)
-    monkeypatch.setattr(BenchResult, "prompt_ratios", lambda *_: {"code-0": near})
+    monkeypatch.setattr(Comparison, "ratio", lambda *_: near)
+    monkeypatch.setattr(Comparison, "prompt_ratios", lambda *_: {"code-0": near})
     assert said(result).startswith("No clear difference.")
     assert "slower than plain decoding" not in said(result)
     assert slower_sentence(summary(result), EVERY[3]) == "0 of 1"
@@ -260,7 +261,9 @@ def test_a_category_may_have_any_name() -> None:
     for ask in (found.stats, found.ratio):
         assert ask("lookup -n 3") != ask("lookup -n 3", "None")
         assert ask("lookup -n 3", "None") != ask("lookup -n 3", "code")
-    assert found.ratio("lookup -n 3", "None") == found.result.ratio("lookup -n 3", "None")
+    assert found.ratio("lookup -n 3", "None") == found.result.comparison("lookup -n 3").ratio(
+        "None"
+    )
 
 
 def test_slowdowns_come_first_the_worst_of_all_at_the_top() -> None:
@@ -283,7 +286,7 @@ def test_the_category_table_has_the_bench_s_own_figures() -> None:
         for name, cell in zip(names, row[1:], strict=True):
             ms = stats(result.rounds_of(name, scope)).ms_per_token
             assert cell.text == f"{ms:.2f} ms"
-            ratio = None if name == "baseline" else result.ratio(name, scope)
+            ratio = None if name == "baseline" else result.comparison(name).ratio(scope)
             if ratio is not None:
                 assert cell.small == f"{ratio.value:.2f}× ({ratio.low:.2f}–{ratio.high:.2f})"
                 assert ("slower" in cell.marks) == (ratio.high < 1)
@@ -342,7 +345,7 @@ def test_break_even_s_points_are_speedup() -> None:
     plot = blocks(report_of([summary(result)]), "Break-even")[0]
     for one, category, cost, tokens, _ in plot.table.rows:
         scope = None if category == "all prompts" else category
-        ratio = result.ratio(one.text, scope)
+        ratio = result.comparison(one.text).ratio(scope)
         assert float(tokens) / float(cost) == pytest.approx(ratio.value, rel=0.02)
 
 

@@ -15,30 +15,28 @@ from report_pieces import bench
 from report_pieces import written as bench_written
 from server_pieces import AGAINST, FIRST, live, written
 
-from paceline.bench.server.result import EndpointResult
+from paceline.bench.server.result import ServerResult
 from paceline.cli.main import main
 from paceline.report import markdown
 from paceline.report.document import Plot, Table
 from paceline.report.make import report_of
 from paceline.report.server_sections import part_of
-from paceline.report.server_summary import EndpointSummary
+from paceline.report.server_summary import ServerSummary
 from paceline.report.server_verdict import verdicts
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
 
-def summary(result: EndpointResult) -> EndpointSummary:
-    return EndpointSummary("run.jsonl", result)
+def summary(result: ServerResult) -> ServerSummary:
+    return ServerSummary("run.jsonl", result)
 
 
-def text(*results: EndpointResult) -> str:
-    return markdown.text(
-        report_of([EndpointSummary(f"{i}.jsonl", r) for i, r in enumerate(results)])
-    )
+def text(*results: ServerResult) -> str:
+    return markdown.text(report_of([ServerSummary(f"{i}.jsonl", r) for i, r in enumerate(results)]))
 
 
-def table(result: EndpointResult, caption: str) -> list[dict[str, str]]:
+def table(result: ServerResult, caption: str) -> list[dict[str, str]]:
     """A table's rows by the words of its head; a first cell with what stands beneath it."""
     tables = [
         block
@@ -54,12 +52,12 @@ def table(result: EndpointResult, caption: str) -> list[dict[str, str]]:
     ]
 
 
-def plots(result: EndpointResult) -> dict[str, Plot]:
+def plots(result: ServerResult) -> dict[str, Plot]:
     blocks = [block for section in part_of(summary(result)).sections for block in section.blocks]
     return {block.title: block for block in blocks if isinstance(block, Plot)}
 
 
-def change(result: EndpointResult, server: str, clients: int, **changes: object) -> None:
+def change(result: ServerResult, server: str, clients: int, **changes: object) -> None:
     """The first answer of a server."""
     place = next(
         i
@@ -76,7 +74,7 @@ def change(result: EndpointResult, server: str, clients: int, **changes: object)
 def test_the_verdict_is_one_a_number_of_clients_with_its_interval() -> None:
     result = live(each=8)
     one, eight = verdicts(summary(result))
-    ratio = result.ratio(1)
+    ratio = result.comparison(1).ratio()
     assert ratio is not None
     assert one.sentence == (
         f"One client: it pays. The endpoint is {ratio.value:.2f} times as fast as the other per "
@@ -131,8 +129,8 @@ def test_failures_and_an_unfinished_run_are_told() -> None:
     (found,) = verdicts(summary(result))
     assert found.sentence == "Nothing was measured: no request was answered."
     assert "timeout" in text(result)
-    assert verdicts(summary(EndpointResult(result.header)))[0].sentence == found.sentence
-    assert "Nothing was measured" in text(EndpointResult(result.header))
+    assert verdicts(summary(ServerResult(result.header)))[0].sentence == found.sentence
+    assert "Nothing was measured" in text(ServerResult(result.header))
 
 
 # Figures.
@@ -244,13 +242,13 @@ def test_a_report_of_live_servers_in_every_form(
     rows = list(csv.DictReader(io.StringIO((tmp_path / "r.csv").read_text(encoding="utf-8"))))
     assert len(rows) == 2 * 2 * 5
     whole = next(row for row in rows if row["category"] == "" and row["server"] == FIRST)
-    assert float(whole["times_as_fast"]) == pytest.approx(live().ratio(1).value)  # type: ignore[union-attr]
+    assert float(whole["times_as_fast"]) == pytest.approx(live().comparison(1).ratio().value)  # type: ignore[union-attr]
     assert whole["accepted_at"] == "0.7 0.45 0.25 0.1"
     other = next(row for row in rows if row["category"] == "" and row["server"] == AGAINST)
     assert (other["times_as_fast"], other["drafted"]) == ("", "")
     document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert "rows" not in document
-    assert [row["concurrency"] for row in document["endpoint_rows"]] == [1] * 10 + [8] * 10
+    assert [row["concurrency"] for row in document["server_rows"]] == [1] * 10 + [8] * 10
 
 
 def test_files_of_both_kinds_stand_apart_and_are_never_pooled(
@@ -270,7 +268,7 @@ def test_files_of_both_kinds_stand_apart_and_are_never_pooled(
     assert "They measure different things, and are not compared." in said
     document = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))
     assert {row["run"] for row in document["rows"]} == {"c.jsonl"}
-    assert {row["run"] for row in document["endpoint_rows"]} == {"a.jsonl", "b.jsonl"}
+    assert {row["run"] for row in document["server_rows"]} == {"a.jsonl", "b.jsonl"}
     capsys.readouterr()
     assert main(["report", *names, "-o", "all.csv"]) == 2
     assert "have other columns" in capsys.readouterr().err

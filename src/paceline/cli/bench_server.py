@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.bench.prompts.workload import Workload
 from paceline.bench.server.body import sampling_fields
-from paceline.bench.server.client import Endpoint, connect
-from paceline.bench.server.file import EndpointFile
+from paceline.bench.server.client import ServerClient, connect
+from paceline.bench.server.file import ServerFile
 from paceline.bench.server.http import Patience
 from paceline.bench.server.load import Block, plan, run_load
-from paceline.bench.server.result import AGAINST, FIRST, Asked, EndpointResult, ServerBenchHeader
+from paceline.bench.server.result import AGAINST, FIRST, Asked, ServerBenchHeader, ServerResult
 from paceline.bench.server.summary import server_summary
 from paceline.cli.options import (
     KEY_HELP,
@@ -96,7 +96,7 @@ class ServerOptions:
                 "Name one that runs without drafts, or another way.",
             )
 
-    async def connect(self, stack: AsyncExitStack) -> dict[str, Endpoint]:
+    async def connect(self, stack: AsyncExitStack) -> dict[str, ServerClient]:
         """Both servers by their names in a result; the stack closes them."""
         patience = Patience()
         if self.timeout is not None:
@@ -173,9 +173,9 @@ def _measure(
     blocks: Sequence[Block],
     sampling: Sampling,
     out: Path,
-) -> tuple[EndpointResult, BaseException | None]:
+) -> tuple[ServerResult, BaseException | None]:
     """What was measured, and what ended it before its end, if anything did."""
-    held: list[EndpointResult] = []
+    held: list[ServerResult] = []
     try:
         asyncio.run(_ask(settings, workload, blocks, sampling, out, held))
     except (KeyboardInterrupt, PacelineError) as error:
@@ -191,14 +191,14 @@ async def _ask(
     blocks: Sequence[Block],
     sampling: Sampling,
     out: Path,
-    held: list[EndpointResult],
+    held: list[ServerResult],
 ) -> None:
     async with AsyncExitStack() as stack:
         endpoints = await settings.servers.connect(stack)
         for endpoint in endpoints.values():
             endpoint.fields = sampling_fields(sampling, settings.max_tokens, endpoint.served.server)
         header = _header(settings, workload, sampling, endpoints)
-        file = stack.enter_context(EndpointFile.open(out, header))
+        file = stack.enter_context(ServerFile.open(out, header))
         held.append(file.result)
         for endpoint in endpoints.values():
             await endpoint.warm_up(raw=all(prompt.raw for prompt in workload.prompts))
@@ -212,7 +212,7 @@ def _header(
     settings: Settings,
     workload: Workload,
     sampling: Sampling,
-    endpoints: Mapping[str, Endpoint],
+    endpoints: Mapping[str, ServerClient],
 ) -> ServerBenchHeader:
     patience = next(iter(endpoints.values())).http.patience
     return ServerBenchHeader(
@@ -230,13 +230,13 @@ def _header(
     )
 
 
-def _bar(result: EndpointResult, blocks: Sequence[Block]) -> tqdm[Any]:
+def _bar(result: ServerResult, blocks: Sequence[Block]) -> tqdm[Any]:
     total = len(result.servers) * sum(len(block.prompts) for block in blocks)
     done = _ended(result)
     return progress_bar(total, "answer", initial=done)
 
 
-def _shower(bar: tqdm[Any], result: EndpointResult) -> Callable[[Asked], None]:
+def _shower(bar: tqdm[Any], result: ServerResult) -> Callable[[Asked], None]:
     def show(asked: Asked) -> None:
         bar.set_postfix_str(f"{asked.id}, {asked.server}, {asked.concurrency} at once")
         bar.update(_ended(result) - bar.n)  # goes back where a block is asked again
@@ -244,7 +244,7 @@ def _shower(bar: tqdm[Any], result: EndpointResult) -> Callable[[Asked], None]:
     return show
 
 
-def _ended(result: EndpointResult) -> int:
+def _ended(result: ServerResult) -> int:
     return len(result.asked) + len(result.servers) * len(result.left_out)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.bench.local.result import BenchResult
-from paceline.bench.server.result import EndpointResult
+from paceline.bench.server.result import ServerResult
 from paceline.cli.options import Output, out_path, say
 from paceline.cli.settings import Verb, argument, as_flag, group, option, whole
 from paceline.errors import DataError, SettingError
@@ -64,7 +64,7 @@ def run(settings: PlanSettings) -> int:
 
 def _plan(settings: PlanSettings, evidence: Evidence) -> PlanDocument:
     file, named = Path(settings.file).name, settings.configuration
-    if isinstance(evidence, EndpointResult):
+    if isinstance(evidence, ServerResult):
         _refuse(settings, "a run on live servers, which has one way to decode", ("configuration",))
         served, limit = _served(settings), settings.max_draft_tokens
         assert limit is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from paceline.errors import EndpointError
+from paceline.errors import ServerError
 
 if TYPE_CHECKING:
     import httpx
@@ -129,11 +129,11 @@ def cut_off(text: str) -> str | None:
     return None
 
 
-class NoMetrics(EndpointError):
+class NoMetrics(ServerError):
     """The server answers, and not with a page of metrics."""
 
 
-class CutOff(EndpointError):
+class CutOff(ServerError):
     """A page of metrics whose end is missing."""
 
 
@@ -151,7 +151,7 @@ def scrape(
     wanted     as `parse_metrics` takes it
     client     to use again and again: a new one builds a TLS context, which takes some 50 ms
 
-    Raises EndpointError if nobody answers there, NoMetrics if something else does, and CutOff for a
+    Raises ServerError if nobody answers there, NoMetrics if something else does, and CutOff for a
     page without its end.
     """
     import httpx
@@ -160,18 +160,16 @@ def scrape(
         get = httpx.get if client is None else client.get
         answer = get(url, headers=dict(headers or {}), timeout=timeout_s)
     except httpx.InvalidURL as error:
-        raise EndpointError(
-            f"{url} is not an address: {error}.", "Write http://HOST:PORT."
-        ) from None
+        raise ServerError(f"{url} is not an address: {error}.", "Write http://HOST:PORT.") from None
     except (httpx.LocalProtocolError, UnicodeEncodeError):
         # The library repeats a header that can't be sent, and it may be a key.
-        raise EndpointError(
+        raise ServerError(
             f"A header for {url} can't be sent as it is.", "Is the key that was given a whole one?"
         ) from None
     except httpx.RemoteProtocolError as error:
         raise CutOff(f"{url} breaks off: {error}.", "Ask it again.") from None
     except httpx.HTTPError as error:
-        raise EndpointError(
+        raise ServerError(
             f"{url} can't be reached: {error or type(error).__name__}.",
             "Check the address, and that the server runs.",
         ) from None

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-from paceline.errors import EndpointError, SettingError
+from paceline.errors import ServerError, SettingError
 from paceline.monitor.dialects import (
     DIALECTS,
     STARTED,
@@ -47,7 +47,7 @@ class MetricsSource:
     timeout_s: float = 10.0
 
     def read(self) -> Scrape:
-        """Raises EndpointError for a page that can't be had, is cut off, or is of no server known,
+        """Raises ServerError for a page that can't be had, is cut off, or is of no server known,
         and SettingError for one of several models where none was chosen."""
         started = time.monotonic()
         pages = list(self._pool.map(self._metrics, self.pages))
@@ -121,7 +121,7 @@ def find_metrics(
     """Each server's page of metrics: what was named if that has a path, else where servers have
     it.
 
-    Raises EndpointError where nobody answers or nothing there is a page of metrics.
+    Raises ServerError where nobody answers or nothing there is a page of metrics.
     """
     with _new_client() as client:
         return tuple(_find(url, headers or {}, timeout_s, client) for url in urls)
@@ -133,7 +133,7 @@ def _find(url: str, headers: Mapping[str, str], timeout_s: float, client: httpx.
     root = (parts.scheme, parts.netloc)
     if path not in ("", "/v1"):
         return urlunsplit((*root, path, parts.query, ""))
-    first: EndpointError | None = None
+    first: ServerError | None = None
     for metrics in (urlunsplit((*root, one, "", "")) for one in _METRICS):
         try:
             scrape(metrics, headers=headers, timeout_s=timeout_s, wanted=WANTED, client=client)
@@ -143,7 +143,7 @@ def _find(url: str, headers: Mapping[str, str], timeout_s: float, client: httpx.
             return metrics
     assert first is not None
     hints = " ".join(f"{name}: {hint}." for name, hint in _HINTS.items())
-    raise EndpointError(first.fact, f"Give the page's whole address, or turn it on. {hints}")
+    raise ServerError(first.fact, f"Give the page's whole address, or turn it on. {hints}")
 
 
 _HINTS = {
@@ -154,11 +154,11 @@ _HINTS = {
 }
 
 
-def _unknown_server(url: str, metrics: Metrics) -> EndpointError:
+def _unknown_server(url: str, metrics: Metrics) -> ServerError:
     """The error for a page whose names are of nobody we know."""
     names = sorted(name for name in metrics.names if name != STARTED)[:3]
     known = ", ".join(dialect.server for dialect in DIALECTS)
-    return EndpointError(
+    return ServerError(
         f"{url} is the page of no server that Paceline knows; it has {', '.join(names) or 'none'} "
         "and the like.",
         f"Known: {known}, and Dynamo's workers of these (their own port, not the frontend's).",
@@ -196,7 +196,7 @@ def watch(
 
     A server that doesn't answer for a while, a page cut off, and counters that went backwards are
     told as sentences; after the last of these the window begins anew. The first scrape must
-    succeed: raises EndpointError or SettingError.
+    succeed: raises ServerError or SettingError.
     """
     stop = stop or threading.Event()
     sources = (source,) if control is None else (source, control)
@@ -248,7 +248,7 @@ class _OpenWindow:
         except CutOff as error:
             yield f"{error.fact} That scrape is left out."
             return
-        except EndpointError as error:
+        except ServerError as error:
             if not self.silent:
                 yield f"{error.fact} Scrapes are left out until it answers."
             self.silent = True

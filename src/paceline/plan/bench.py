@@ -11,7 +11,7 @@ from functools import partial
 from paceline.bench.local.result import BenchResult
 from paceline.bench.local.run import Described
 from paceline.bench.stats import Ratio
-from paceline.bench.wording import interval_words
+from paceline.bench.wording import PAYS, interval_words, verdict
 from paceline.errors import DataError
 from paceline.plan.decide import (
     NONE_FIT,
@@ -25,15 +25,14 @@ from paceline.plan.decide import (
     document,
     few_words,
     gain_of,
+    gains_of,
     listed,
     sampling_of,
     skipped_words,
-    surely,
     workload_of,
 )
 from paceline.plan.document import (
     Expected,
-    Gain,
     Measurement,
     PlanDocument,
     PlannedDraft,
@@ -119,6 +118,7 @@ def _evidence(result: BenchResult, done: BenchResult, baseline: Described) -> Ev
 
 def _candidate(result: BenchResult, done: BenchResult, one: Described) -> Alternative:
     stats, faults = done.stats(one.name), _faults(done, one)
+    expected = _expected(done, one)
     measured = _measurement(result, done, one)
     cautions = []
     if faults:
@@ -132,8 +132,8 @@ def _candidate(result: BenchResult, done: BenchResult, one: Described) -> Altern
         cautions.append("The drafts could remember earlier prompts; a server's may not.")
     point = Figures(
         title=one.name,
-        gain=_gain(done, one),
-        expected=_expected(done, one),
+        gain=expected.gain,
+        expected=expected,
         measured=measured,
         mean_draft_tokens=stats.proposed / stats.drafted_rounds if stats.drafted_rounds else None,
         notes=(*unplaced(one.drafts), *_notes(result, measured)),
@@ -153,11 +153,6 @@ def _draft(one: Described) -> PlannedDraft:
     if one.max_draft_tokens is None:
         return several(one.drafts)
     return draft_of(*next(iter(one.drafts.items())))
-
-
-def _gain(done: BenchResult, one: Described, category: str | None = None) -> Gain | None:
-    ratio = done.ratio(one.name, category)
-    return None if ratio is None else gain_of(ratio)
 
 
 def _unfit(done: BenchResult, one: Described) -> str:
@@ -180,15 +175,15 @@ def _expected(done: BenchResult, one: Described) -> Expected:
     stats = done.stats(one.name)
     drafted = [round for round in done.rounds_of(one.name) if round.width > 1]
     others = [round for round in done.rounds_of(one.baseline) if not round.prefill]
-    by_category = {each: _gain(done, one, each) for each in done.categories}
+    beside = done.comparison(one.name)
     return Expected(
         acceptance_at=acceptance_at(drafted),
         tokens_per_round=stats.tokens_per_round,
         tokens_per_drafted_round=1 + stats.accepted / len(drafted) if drafted else None,
         acceptance_rate=stats.acceptance_rate,
         break_even_tokens=_mean_s(drafted) / _mean_s(others) if drafted and others else None,
-        gain=_gain(done, one),
-        gain_by_category={each: gain for each, gain in by_category.items() if gain},
+        gain=gain_of(beside.ratio()),
+        gain_by_category=gains_of(beside),
     )
 
 
@@ -267,7 +262,7 @@ def _fastest(done: BenchResult, choices: Sequence[Decision]) -> tuple[int, list[
     run = [done.configuration(choice.candidate.name) for choice in choices]
     best, most, said, home = 0, 1.0, [], run[0]
     for at, here in enumerate(run[1:], start=1):
-        ratio = done.ratio(here.name, beside=home.name)
+        ratio = done.comparison(here.name, beside=home.name).ratio()
         if ratio is None:
             said.append(
                 f"{placed(here)} and {placed(home)} have no prompt that both decoded past its "
@@ -275,7 +270,7 @@ def _fastest(done: BenchResult, choices: Sequence[Decision]) -> tuple[int, list[
             )
             continue
         said.append(sentence(here, home, ratio))
-        if surely(gain_of(ratio)) and ratio.value > most:
+        if verdict(ratio) == PAYS and ratio.value > most:
             best, most = at, ratio.value
     if len({one.target.get("dtype") for one in run}) > 1:
         said.append("The engines compute in other numbers, so their texts can differ.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from paceline.bench.comparison import Comparison
 from paceline.bench.stats import FEW_PROMPTS, Ratio
 from paceline.bench.wording import LOSES, PAYS, interval_words, verdict
 from paceline.errors import DataError, unknown_name
@@ -260,9 +261,15 @@ def document(evidence: Evidence, choice: Decision, file: str | None = None) -> P
 # What evidence shares: gains, schedules, words.
 
 
-def gain_of(ratio: Ratio) -> Gain:
+def gain_of(ratio: Ratio | None) -> Gain | None:
     """A measured speedup as a plan has it."""
-    return Gain(value=ratio.value, low=ratio.low, high=ratio.high)
+    return None if ratio is None else Gain(value=ratio.value, low=ratio.low, high=ratio.high)
+
+
+def gains_of(comparison: Comparison) -> dict[str, Gain]:
+    """The same by category, where there is one."""
+    found = {name: gain_of(comparison.ratio(name)) for name in comparison.categories}
+    return {name: gain for name, gain in found.items() if gain is not None}
 
 
 def surely(gain: Gain) -> bool:

@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from paceline.bench.local import file as run_file
 from paceline.bench.local.file import read_result
 from paceline.bench.local.result import BenchResult
-from paceline.bench.server import result as endpoint_result
-from paceline.bench.server.file import read_endpoint_result
-from paceline.bench.server.result import EndpointResult
+from paceline.bench.server import result as server_result
+from paceline.bench.server.file import read_server_result
+from paceline.bench.server.result import ServerResult
 from paceline.errors import DataError
 from paceline.plan import replay
 
-Evidence = BenchResult | EndpointResult | Mapping[str, Any]
+Evidence = BenchResult | ServerResult | Mapping[str, Any]
 """A mapping is a replay's document."""
 
 _HINT = (
@@ -39,12 +39,12 @@ def read_evidence(path: str) -> Evidence:
     kind = first.get("kind") if isinstance(first, Mapping) else None
     if kind == run_file.KIND:
         return read_result(path, cut_off_ends=True)
-    if kind == endpoint_result.KIND and "requests" not in first:
-        return read_endpoint_result(path)
+    if kind == server_result.KIND and "requests" not in first:
+        return read_server_result(path)
     if kind == replay.KIND:
         return dict(first)
     what = f"a {kind!r}" if isinstance(kind, str) else "no file of Paceline's"
-    if kind == endpoint_result.KIND:
+    if kind == server_result.KIND:
         what += " as --json prints it"
     raise DataError(f"{path} is {what}, and no plan can be made of it.", _CURES.get(kind, _HINT))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paceline.bench.server.notes import clients_words, notes
-from paceline.bench.server.result import AGAINST, FIRST, EndpointResult
+from paceline.bench.comparison import Comparison
+from paceline.bench.server.notes import notes
+from paceline.bench.server.result import AGAINST, FIRST, ServerResult, clients_words
 from paceline.errors import DataError, SettingError
 from paceline.monitor.counters import Counters
 from paceline.plan.decide import (
@@ -18,6 +19,7 @@ from paceline.plan.decide import (
     decide,
     few_words,
     gain_of,
+    gains_of,
     listed,
     sampling_of,
     skipped_words,
@@ -26,7 +28,6 @@ from paceline.plan.decide import (
 )
 from paceline.plan.document import (
     Expected,
-    Gain,
     Measurement,
     PlanDocument,
     PlannedDraft,
@@ -37,7 +38,7 @@ _ORDER = "Measure the server with drafts as URL, against the same without (--aga
 
 
 def decide_servers(
-    result: EndpointResult, draft: PlannedDraft, max_draft_tokens: int, *, file: str | None = None
+    result: ServerResult, draft: PlannedDraft, max_draft_tokens: int, *, file: str | None = None
 ) -> PlanDocument:
     """Whether the draft that the first server ran pays, at the smallest number of clients where it
     does; the schedule says at which it does.
@@ -53,7 +54,7 @@ def decide_servers(
     return decide(_evidence(result, draft, max_draft_tokens), file=file)
 
 
-def _check_counters(result: EndpointResult, max_draft_tokens: int) -> None:
+def _check_counters(result: ServerResult, max_draft_tokens: int) -> None:
     for n in result.header.concurrency:
         first, against = (result.counters(server, n) for server in (FIRST, AGAINST))
         if against is not None and _drafts(against):
@@ -99,7 +100,7 @@ def _drafts(counters: Counters) -> bool:
     return any(bool(x) for x in (counters.drafts, counters.drafted, counters.steps))
 
 
-def _evidence(result: EndpointResult, draft: PlannedDraft, limit: int) -> Evidence:
+def _evidence(result: ServerResult, draft: PlannedDraft, limit: int) -> Evidence:
     """One candidate at several numbers of clients, and the other server."""
     served = result.header.servers[FIRST]
     clients = sorted(result.header.concurrency)
@@ -126,18 +127,19 @@ def _evidence(result: EndpointResult, draft: PlannedDraft, limit: int) -> Eviden
     )
 
 
-def _point(result: EndpointResult, draft: PlannedDraft, n: int, measured: Measurement) -> Figures:
+def _point(result: ServerResult, draft: PlannedDraft, n: int, measured: Measurement) -> Figures:
     counters = result.counters(FIRST, n) or Counters()
     said = ["What drafted is as the user described it: servers don't tell."]
     if not counters.has_drafts:
         said.append("The server counted no drafts, so acceptance is not known.")
-    whole = result.whole_ratio(n)
+    beside = result.comparison(n)
+    whole, expected = gain_of(beside.whole_ratio()), _expected(result, n, counters, beside)
     if whole is not None:
-        said.append(f"Whole answers, prompts and waits included: {times(gain_of(whole))}.")
+        said.append(f"Whole answers, prompts and waits included: {times(whole)}.")
     return Figures(
         title=f"{draft.name} with {clients_words(n)}",
-        gain=_gain(result, n),
-        expected=_expected(result, n, counters),
+        gain=expected.gain,
+        expected=expected,
         measured=measured,
         mean_draft_tokens=_mean(counters),
         notes=(*said, *_notes(result, n)),
@@ -150,12 +152,7 @@ def _mean(counters: Counters) -> float | None:
     return counters.drafted / counters.drafts
 
 
-def _gain(result: EndpointResult, n: int, category: str | None = None) -> Gain | None:
-    ratio = result.ratio(n, category)
-    return None if ratio is None else gain_of(ratio)
-
-
-def _measurement(result: EndpointResult, n: int) -> Measurement:
+def _measurement(result: ServerResult, n: int) -> Measurement:
     header, load = result.header, result.load(FIRST, n)
     served = header.servers[FIRST]
     return Measurement(
@@ -168,14 +165,14 @@ def _measurement(result: EndpointResult, n: int) -> Measurement:
         },
         workload=workload_of(header.workload),
         sampling=sampling_of(header.sampling),
-        prompts=len(result.pairs(n)),
+        prompts=len(result.comparison(n).prompts),
         tokens=max((load.output_tokens or 0) - (load.requests - load.failed), 0),
         batch=n,
     )
 
 
-def _expected(result: EndpointResult, n: int, counters: Counters) -> Expected:
-    gain, told = _gain(result, n), result.told_drafts(FIRST, n)
+def _expected(result: ServerResult, n: int, counters: Counters, beside: Comparison) -> Expected:
+    gain, told = gain_of(beside.ratio()), result.told_drafts(FIRST, n)
     rate = counters.acceptance_rate
     if rate is None and told is not None and told[0]:
         rate = told[1] / told[0]
@@ -183,7 +180,6 @@ def _expected(result: EndpointResult, n: int, counters: Counters) -> Expected:
     if per_round is None and rounds:
         per_round = 1 + (counters.accepted or 0) / rounds
     share = _drafted_share(counters, rounds)
-    by_category = {each: _gain(result, n, each) for each in result.categories}
     return Expected(
         acceptance_at=_acceptance_at(counters),
         tokens_per_round=per_round,
@@ -193,11 +189,11 @@ def _expected(result: EndpointResult, n: int, counters: Counters) -> Expected:
         if per_round and gain
         else None,
         gain=gain,
-        gain_by_category={each: one for each, one in by_category.items() if one is not None},
+        gain_by_category=gains_of(beside),
     )
 
 
-def _rounds(result: EndpointResult, n: int, counters: Counters) -> float | None:
+def _rounds(result: ServerResult, n: int, counters: Counters) -> float | None:
     """All rounds, drafted or not: each gave one token that was not drafted, but for the first
     tokens of answers, which come with their prompts."""
     if counters.steps is not None:
@@ -208,8 +204,8 @@ def _rounds(result: EndpointResult, n: int, counters: Counters) -> float | None:
     return max(counters.generated - counters.accepted - (load.requests - load.failed), 0.0)
 
 
-def _notes(result: EndpointResult, n: int) -> tuple[str, ...]:
-    said = [*_unlike(result.header.servers), *few_words(len(result.pairs(n)))]
+def _notes(result: ServerResult, n: int) -> tuple[str, ...]:
+    said = [*_unlike(result.header.servers), *few_words(len(result.comparison(n).prompts))]
     if not result.complete:
         said.append("The run is not finished: these are the requests so far.")
     failed = list(dict.fromkeys(one.id for one in result.asked if one.answer.failure))
@@ -219,7 +215,7 @@ def _notes(result: EndpointResult, n: int) -> tuple[str, ...]:
     turns = list(dict.fromkeys(id for _, id in result.left_out))
     if turns:
         said.append(f"Left out: {counted(len(turns), 'later turn')} ({listed(turns)}).")
-    equal = result.equal_texts(n)
+    equal = result.comparison(n).equal
     if equal is not None and equal[0] < equal[1]:
         said.append(
             f"Texts were equal on both servers in {equal[0]} of {equal[1]} prompts; a difference "

@@ -8,21 +8,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.bench.local.file import read_result
-from paceline.bench.server import result as endpoint_result
-from paceline.bench.server.file import read_endpoint_result
+from paceline.bench.server import result as server_result
+from paceline.bench.server.file import read_server_result
 from paceline.errors import DataError, SettingError
 from paceline.report import markdown, page, rows, sections, verdict
-from paceline.report import server_compare as endpoint_compare
-from paceline.report import server_rows as endpoint_rows
-from paceline.report import server_sections as endpoint_sections
-from paceline.report import server_verdict as endpoint_verdict
+from paceline.report import server_compare as server_compare
+from paceline.report import server_rows as server_rows
+from paceline.report import server_sections as server_sections
+from paceline.report import server_verdict as server_verdict
 from paceline.report.compare import side_by_side
 from paceline.report.document import Part, Report
-from paceline.report.server_summary import EndpointSummary
+from paceline.report.server_summary import ServerSummary
 from paceline.report.summary import Summary
 from paceline.report.verdict import ReportVerdict
 
-Measured = Summary | EndpointSummary
+Measured = Summary | ServerSummary
 _BEGINNING = 2000
 
 
@@ -41,8 +41,8 @@ def summaries_of(paths: Sequence[str]) -> list[Measured]:
 
 
 def _summary(name: str, path: str) -> Measured:
-    if _beginning(Path(path)).startswith(f'{{"kind":"{endpoint_result.KIND}"'.encode()):
-        return EndpointSummary(name, read_endpoint_result(path))
+    if _beginning(Path(path)).startswith(f'{{"kind":"{server_result.KIND}"'.encode()):
+        return ServerSummary(name, read_server_result(path))
     return Summary(name, read_result(path, cut_off_ends=True))
 
 
@@ -56,8 +56,8 @@ def _beginning(path: Path) -> bytes:
 
 
 def verdicts_of(summary: Measured) -> list[ReportVerdict]:
-    if isinstance(summary, EndpointSummary):
-        return endpoint_verdict.verdicts(summary)
+    if isinstance(summary, ServerSummary):
+        return server_verdict.verdicts(summary)
     return verdict.verdicts(summary)
 
 
@@ -69,25 +69,25 @@ def report_of(summaries: Sequence[Measured]) -> Report:
 
 
 def _part(summary: Measured) -> Part:
-    if isinstance(summary, EndpointSummary):
-        return endpoint_sections.part_of(summary)
+    if isinstance(summary, ServerSummary):
+        return server_sections.part_of(summary)
     return sections.part_of(summary)
 
 
-def _by_kind(summaries: Sequence[Measured]) -> tuple[list[Summary], list[EndpointSummary]]:
+def _by_kind(summaries: Sequence[Measured]) -> tuple[list[Summary], list[ServerSummary]]:
     return (
         [one for one in summaries if isinstance(one, Summary)],
-        [one for one in summaries if isinstance(one, EndpointSummary)],
+        [one for one in summaries if isinstance(one, ServerSummary)],
     )
 
 
-def _together(benches: Sequence[Summary], live: Sequence[EndpointSummary]) -> list[Part]:
+def _together(benches: Sequence[Summary], live: Sequence[ServerSummary]) -> list[Part]:
     """What compares files of one kind; those of two kinds say nothing of each other."""
     found = [side_by_side(benches)] if len(benches) > 1 else []
     if len(live) > 1:
-        found.append(endpoint_compare.side_by_side(live))
+        found.append(server_compare.side_by_side(live))
     if benches and live:
-        found.insert(0, endpoint_compare.two_kinds([*benches, *live]))
+        found.insert(0, server_compare.two_kinds([*benches, *live]))
     return found
 
 
@@ -98,19 +98,19 @@ def _csv(summaries: Sequence[Measured]) -> str:
             "Rows of benches and of live servers have other columns.",
             "Write them into two .csv files, or into one .json.",
         )
-    return rows.as_csv(benches) if benches else rows.csv_text(endpoint_rows.rows(live))
+    return rows.as_csv(benches) if benches else rows.csv_text(server_rows.rows(live))
 
 
 def _json(summaries: Sequence[Measured]) -> str:
     benches, live = _by_kind(summaries)
     found = {"rows": rows.rows(benches)} if benches else {}
-    return rows.json_text(found | ({"endpoint_rows": endpoint_rows.rows(live)} if live else {}))
+    return rows.json_text(found | ({"server_rows": server_rows.rows(live)} if live else {}))
 
 
 _FORMS: dict[str, tuple[Callable[[Sequence[Measured]], str], tuple[str, ...]]] = {
     ".html": (lambda summaries: page.html(report_of(summaries)), (page.MARK,)),
     ".md": (lambda summaries: markdown.text(report_of(summaries)), (markdown.MARK,)),
-    ".csv": (_csv, (rows.CSV_MARK, endpoint_rows.CSV_MARK)),
+    ".csv": (_csv, (rows.CSV_MARK, server_rows.CSV_MARK)),
     ".json": (_json, (rows.KIND,)),
 }
 """By suffix: what makes the text, and what may stand in its first lines."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from paceline.report import server_verdict as endpoint_verdict
+from paceline.report import server_verdict as server_verdict
 from paceline.report import verdict
 from paceline.report.document import Cell, Paragraph, Part, Section, Table
 from paceline.report.server_measured import sampling_words
-from paceline.report.server_summary import EndpointSummary
+from paceline.report.server_summary import ServerSummary
 from paceline.report.summary import Summary
 from paceline.report.words import NONE, interval
 
-_ASPECTS: dict[str, Callable[[EndpointSummary], str]] = {
+_ASPECTS: dict[str, Callable[[ServerSummary], str]] = {
     "endpoint": lambda summary: summary.about(summary.result.servers[0]),
     "against": lambda summary: (
         summary.about(summary.result.servers[1]) if summary.several else NONE
@@ -31,7 +31,7 @@ _ASPECTS: dict[str, Callable[[EndpointSummary], str]] = {
 }
 
 
-def side_by_side(summaries: Sequence[EndpointSummary]) -> Part:
+def side_by_side(summaries: Sequence[ServerSummary]) -> Part:
     """What differs between runs on live servers, and what each came to."""
     differing = [
         name
@@ -58,7 +58,7 @@ def side_by_side(summaries: Sequence[EndpointSummary]) -> Part:
     )
 
 
-def two_kinds(summaries: Sequence[Summary | EndpointSummary]) -> Part:
+def two_kinds(summaries: Sequence[Summary | ServerSummary]) -> Part:
     """What stands before benches and live servers in one report."""
     words = Paragraph(
         "Some of these files are benches of a model in Paceline's own process, others are runs on "
@@ -67,20 +67,20 @@ def two_kinds(summaries: Sequence[Summary | EndpointSummary]) -> Part:
     return Part("All files", (Section("Verdicts", (words, _verdicts(summaries))),))
 
 
-def _verdicts(summaries: Sequence[Summary | EndpointSummary]) -> Table:
+def _verdicts(summaries: Sequence[Summary | ServerSummary]) -> Table:
     rows = tuple(
         (summary.source, " ".join(one.sentence for one in _of(summary))) for summary in summaries
     )
     return Table(("run", "verdict"), rows, words=None)
 
 
-def _of(summary: Summary | EndpointSummary) -> list[verdict.ReportVerdict]:
-    if isinstance(summary, EndpointSummary):
-        return endpoint_verdict.verdicts(summary)
+def _of(summary: Summary | ServerSummary) -> list[verdict.ReportVerdict]:
+    if isinstance(summary, ServerSummary):
+        return server_verdict.verdicts(summary)
     return verdict.verdicts(summary)
 
 
-def _ratios(summaries: Sequence[EndpointSummary]) -> Table:
+def _ratios(summaries: Sequence[ServerSummary]) -> Table:
     clients = sorted({n for summary in summaries for n in summary.clients})
     rows: tuple[tuple[str | Cell, ...], ...] = tuple(
         (str(n), *(_ratio(summary, n) for summary in summaries)) for n in clients
@@ -89,6 +89,6 @@ def _ratios(summaries: Sequence[EndpointSummary]) -> Table:
     return Table(head, rows, "All prompts, per token after the first, each beside its own other")
 
 
-def _ratio(summary: EndpointSummary, clients: int) -> Cell:
+def _ratio(summary: ServerSummary, clients: int) -> Cell:
     ratio = summary.ratio(clients) if clients in summary.clients else None
     return Cell(NONE) if ratio is None else Cell(f"{ratio.value:.2f}×", interval(ratio))

@@ -10,14 +10,14 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.report.document import Block, Code, Metadata, Paragraph, Section, Table
-from paceline.report.server_summary import EndpointSummary
+from paceline.report.server_summary import ServerSummary
 from paceline.report.words import bytes_words, count, number
 from paceline.types import Sampling
 
 _MOST_NAMED = 20
 
 
-def how_measured(summary: EndpointSummary) -> Section:
+def how_measured(summary: ServerSummary) -> Section:
     header = summary.result.header
     blocks: list[Block] = [
         Metadata(tuple(_metadata(summary))),
@@ -29,7 +29,7 @@ def how_measured(summary: EndpointSummary) -> Section:
     return Section("How it was measured", tuple(blocks))
 
 
-def _metadata(summary: EndpointSummary) -> Iterator[tuple[str, str]]:
+def _metadata(summary: ServerSummary) -> Iterator[tuple[str, str]]:
     header = summary.result.header
     yield "file", summary.source
     yield "started", header.started or number(None)
@@ -44,7 +44,7 @@ def _metadata(summary: EndpointSummary) -> Iterator[tuple[str, str]]:
     yield from ((f"client: {key}", _value(key, value)) for key, value in header.client.items())
 
 
-def _workload(summary: EndpointSummary) -> Iterator[tuple[str, str]]:
+def _workload(summary: ServerSummary) -> Iterator[tuple[str, str]]:
     header, metadata = summary.result.header, summary.result.header.workload
     yield (
         "workload",
@@ -62,7 +62,7 @@ def _workload(summary: EndpointSummary) -> Iterator[tuple[str, str]]:
         yield "workload: note", sentence
 
 
-def _endings(summary: EndpointSummary) -> str:
+def _endings(summary: ServerSummary) -> str:
     """An answer that was cut at its most tokens takes as long on any server."""
     good = [one.answer for one in summary.result.asked if one.answer.failure is None]
     ends = Counter(answer.finish_reason or "unknown" for answer in good)
@@ -82,7 +82,7 @@ def sampling_words(sampling: Mapping[str, Any]) -> str:
     return ", ".join([first, *rest])
 
 
-def _order(summary: EndpointSummary) -> str:
+def _order(summary: ServerSummary) -> str:
     said = (
         f"drawn by seed {summary.result.header.seed}; each prompt once for each number of clients"
     )
@@ -91,7 +91,7 @@ def _order(summary: EndpointSummary) -> str:
     return f"{said}; one short warm-up before, in no figure"
 
 
-def _server(summary: EndpointSummary, server: str) -> Iterator[tuple[str, str]]:
+def _server(summary: ServerSummary, server: str) -> Iterator[tuple[str, str]]:
     name = summary.name(server)
     for key, value in summary.result.header.servers[server].items():
         yield f"{name}: {key.replace('_', ' ')}", _value(key, value)
@@ -109,7 +109,7 @@ def _value(key: str, value: Any) -> str:
     return str(value)
 
 
-def _skipped(summary: EndpointSummary) -> Iterator[Block]:
+def _skipped(summary: ServerSummary) -> Iterator[Block]:
     skipped = list(summary.result.header.workload.get("skipped", ()))
     if skipped:
         rows = tuple((sentence,) for sentence in skipped[:_MOST_NAMED])

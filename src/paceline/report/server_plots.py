@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.bench.server.notes import clients_words
+from paceline.bench.server.result import clients_words
 from paceline.bench.stats import Ratio
 from paceline.report.canvas import (
     Style,
@@ -20,7 +20,7 @@ from paceline.report.canvas import (
     width_of,
 )
 from paceline.report.document import Plot, Table
-from paceline.report.server_summary import EndpointSummary
+from paceline.report.server_summary import ServerSummary
 from paceline.report.speed_plots import ratio_axis
 from paceline.report.svg import GRID
 from paceline.report.words import number, percent, scope_words
@@ -29,7 +29,7 @@ _MOST_SCOPES = 24
 _MOST_POSITIONS = 16
 
 
-def speed_up(summary: EndpointSummary) -> Plot | None:
+def speed_up(summary: ServerSummary) -> Plot | None:
     """Times as fast as the other, with intervals: a row a category, a mark a number of clients."""
     categories = summary.worst_first[:_MOST_SCOPES]
     scopes = [*categories, None] if len(summary.categories) > 1 else [None]
@@ -98,7 +98,7 @@ def _ratios(panel: Any, known: Sequence[tuple[float, Ratio]], look: Style, name:
     )
 
 
-def tokens_per_s(summary: EndpointSummary) -> Plot | None:
+def tokens_per_s(summary: ServerSummary) -> Plot | None:
     """None for a single number of clients: the table says as much."""
     rates = {
         server: {
@@ -157,7 +157,7 @@ def tokens_per_s(summary: EndpointSummary) -> Plot | None:
     )
 
 
-def acceptance(summary: EndpointSummary) -> Plot | None:
+def acceptance(summary: ServerSummary) -> Plot | None:
     shares = {
         summary.name(server, n): found
         for n, server in summary.loads
@@ -212,7 +212,7 @@ def acceptance(summary: EndpointSummary) -> Plot | None:
     )
 
 
-def _shares(summary: EndpointSummary, clients: int, server: str) -> tuple[float, ...]:
+def _shares(summary: ServerSummary, clients: int, server: str) -> tuple[float, ...]:
     """Without places of a longer draft than was ever accepted."""
     counters = summary.result.counters(server, clients)
     shares = counters.accepted_at if counters is not None else ()

@@ -8,12 +8,12 @@ from typing import Any
 
 from paceline.bench.server.result import FIRST, Spread
 from paceline.bench.stats import Ratio
-from paceline.report.server_summary import EndpointSummary
+from paceline.report.server_summary import ServerSummary
 
 CSV_MARK = "run,complete,server,url,server_kind"
 
 
-def rows(summaries: Sequence[EndpointSummary]) -> list[dict[str, Any]]:
+def rows(summaries: Sequence[ServerSummary]) -> list[dict[str, Any]]:
     """`category` is None in the row of all prompts; docs/report.md explains the fields."""
     return [
         _row(summary, n, server, category)
@@ -23,13 +23,11 @@ def rows(summaries: Sequence[EndpointSummary]) -> list[dict[str, Any]]:
     ]
 
 
-def _row(
-    summary: EndpointSummary, clients: int, server: str, category: str | None
-) -> dict[str, Any]:
+def _row(summary: ServerSummary, clients: int, server: str, category: str | None) -> dict[str, Any]:
     result = summary.result
     metadata, load = result.header.servers[server], summary.load(clients, server, category)
     counters = result.counters(server, clients, category)
-    equal = result.equal_texts(clients) if category is None and summary.several else None
+    equal = result.comparison(clients).equal if category is None and summary.several else None
     return {
         "run": summary.source,
         "complete": result.complete,
@@ -52,7 +50,11 @@ def _row(
         **_spread("s_per_token", load.s_per_token),
         **_spread("total_s", load.total_s),
         "tokens_per_piece": load.tokens_per_piece,
-        "pairs": len(result.pairs(clients, category)) if summary.several else None,
+        "pairs": len(
+            [p for p in result.comparison(clients).prompts if category in (None, p.category)]
+        )
+        if summary.several
+        else None,
         **_ratio("times_as_fast", server, summary.ratio(clients, category)),
         **_ratio("times_as_fast_whole", server, summary.whole_ratio(clients, category)),
         "equal_texts": equal and equal[0],

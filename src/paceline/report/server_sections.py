@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.bench.server.notes import clients_words, counter_meanings, notes, why_none
-from paceline.bench.server.result import Spread
+from paceline.bench.server.notes import counter_meanings, notes, why_none
+from paceline.bench.server.result import Spread, clients_words
 from paceline.bench.stats import Ratio
-from paceline.report import server_plots as endpoint_plots
+from paceline.report import server_plots
 from paceline.report.document import (
     SLOWER,
     UNCLEAR,
@@ -20,7 +20,7 @@ from paceline.report.document import (
     section,
 )
 from paceline.report.server_measured import how_measured
-from paceline.report.server_summary import EndpointSummary
+from paceline.report.server_summary import ServerSummary
 from paceline.report.server_verdict import verdicts
 from paceline.report.summary import is_slower, is_unclear
 from paceline.report.words import NONE, count, interval, number, percent, scope_words
@@ -40,13 +40,13 @@ _TIMES = (
 )
 
 
-def part_of(summary: EndpointSummary) -> Part:
+def part_of(summary: ServerSummary) -> Part:
     found: list[tuple[str, Sequence[Block | None]]] = [("Verdict", list(_verdict(summary)))]
     if summary.loads:
         found += [
             ("The worst category, first", _by_category(summary)),
             ("What users wait for", [_times(summary), Paragraph(_TIMES)]),
-            ("Load", [_load(summary), endpoint_plots.tokens_per_s(summary), _load_note(summary)]),
+            ("Load", [_load(summary), server_plots.tokens_per_s(summary), _load_note(summary)]),
             ("Drafts, as the servers count them", _drafts(summary)),
             ("Is the text the same?", _texts(summary)),
         ]
@@ -55,7 +55,7 @@ def part_of(summary: EndpointSummary) -> Part:
     return Part(summary.source, (*sections, how_measured(summary)))
 
 
-def _verdict(summary: EndpointSummary) -> Iterator[Block]:
+def _verdict(summary: ServerSummary) -> Iterator[Block]:
     for verdict in verdicts(summary):
         yield Paragraph(verdict.sentence, "lead")
         for doubt in verdict.doubts:
@@ -68,7 +68,7 @@ def _verdict(summary: EndpointSummary) -> Iterator[Block]:
 # Categories.
 
 
-def _by_category(summary: EndpointSummary) -> list[Block | None]:
+def _by_category(summary: ServerSummary) -> list[Block | None]:
     if not summary.several:
         return [_categories_alone(summary)]
     if all(summary.whole_ratio(n) is None for n in summary.clients):
@@ -91,13 +91,16 @@ def _by_category(summary: EndpointSummary) -> list[Block | None]:
     )
     return [
         Table(head, rows, "Times as fast as the other server"),
-        endpoint_plots.speed_up(summary),
+        server_plots.speed_up(summary),
         Paragraph(_RATIOS),
     ]
 
 
-def _prompts(summary: EndpointSummary, category: str | None) -> str:
-    pairs = {len(summary.result.pairs(n, category)) for n in summary.clients}
+def _prompts(summary: ServerSummary, category: str | None) -> str:
+    pairs = {
+        len([p for p in summary.result.comparison(n).prompts if category in (None, p.category)])
+        for n in summary.clients
+    }
     least, most = min(pairs), max(pairs)
     return count(most, "prompt") if least == most else f"{least} to {count(most, 'prompt')}"
 
@@ -109,7 +112,7 @@ def _ratio_cell(ratio: Ratio | None) -> Cell:
     return Cell(f"{ratio.value:.2f}×", interval(ratio), marks)
 
 
-def _categories_alone(summary: EndpointSummary) -> Table | None:
+def _categories_alone(summary: ServerSummary) -> Table | None:
     """The slowest per token first, at the first number of clients."""
     if len(summary.categories) < 2:
         return None
@@ -145,11 +148,11 @@ def _three(value: float) -> str:
 # Times and load.
 
 
-def _who(summary: EndpointSummary, clients: int, server: str) -> Cell:
+def _who(summary: ServerSummary, clients: int, server: str) -> Cell:
     return Cell(summary.name(server), clients_words(clients))
 
 
-def _times(summary: EndpointSummary) -> Table:
+def _times(summary: ServerSummary) -> Table:
     rows: list[tuple[str | Cell, ...]] = []
     for n, server in summary.loads:
         load = summary.load(n, server)
@@ -182,7 +185,7 @@ def _times(summary: EndpointSummary) -> Table:
     return Table(head, tuple(rows), "Times by number of clients and server")
 
 
-def _load(summary: EndpointSummary) -> Table:
+def _load(summary: ServerSummary) -> Table:
     rows = []
     for n, server in summary.loads:
         load = summary.load(n, server)
@@ -211,7 +214,7 @@ def _load(summary: EndpointSummary) -> Table:
     return Table(head, tuple(rows), "All clients together")
 
 
-def _load_note(summary: EndpointSummary) -> Paragraph:
+def _load_note(summary: ServerSummary) -> Paragraph:
     said = (
         "Tokens per second are over whole blocks: those that ran to their end with all clients, on "
         "every server."
@@ -224,7 +227,7 @@ def _load_note(summary: EndpointSummary) -> Paragraph:
 # Drafts.
 
 
-def _drafts(summary: EndpointSummary) -> list[Block | None]:
+def _drafts(summary: ServerSummary) -> list[Block | None]:
     rows = tuple(_draft_row(summary, n, server) for n, server in summary.loads)
     head = (
         "server",
@@ -245,11 +248,11 @@ def _drafts(summary: EndpointSummary) -> list[Block | None]:
         Table(head, rows, "What each server counted of its drafts"),
         *dict.fromkeys(none),
         *(Paragraph(sentence) for sentence in counter_meanings(summary.result)),
-        endpoint_plots.acceptance(summary),
+        server_plots.acceptance(summary),
     ]
 
 
-def _draft_row(summary: EndpointSummary, clients: int, server: str) -> tuple[str | Cell, ...]:
+def _draft_row(summary: ServerSummary, clients: int, server: str) -> tuple[str | Cell, ...]:
     who = _who(summary, clients, server)
     counters = summary.result.counters(server, clients)
     if counters is not None and counters.has_drafts:
@@ -274,7 +277,7 @@ def _draft_row(summary: EndpointSummary, clients: int, server: str) -> tuple[str
     return (who, "none", *(NONE,) * 6)
 
 
-def _why_none(summary: EndpointSummary, clients: int, server: str) -> str | None:
+def _why_none(summary: ServerSummary, clients: int, server: str) -> str | None:
     """None where there is something."""
     counters = summary.result.counters(server, clients)
     if counters is not None and counters.has_drafts:
@@ -287,7 +290,7 @@ def _why_none(summary: EndpointSummary, clients: int, server: str) -> str | None
 # Texts and failures.
 
 
-def _texts(summary: EndpointSummary) -> list[Block | None]:
+def _texts(summary: ServerSummary) -> list[Block | None]:
     if not summary.several:
         return []
     if not summary.result.greedy:
@@ -295,7 +298,7 @@ def _texts(summary: EndpointSummary) -> list[Block | None]:
     rows = tuple(
         (str(n), f"{equal[0]} of {equal[1]}")
         for n in summary.clients
-        if (equal := summary.result.equal_texts(n)) is not None
+        if (equal := summary.result.comparison(n).equal) is not None
     )
     return [
         Table(("clients at once", "prompts with equal texts"), rows, "Texts on both servers"),
@@ -306,7 +309,7 @@ def _texts(summary: EndpointSummary) -> list[Block | None]:
     ]
 
 
-def _failures(summary: EndpointSummary) -> list[Block | None]:
+def _failures(summary: ServerSummary) -> list[Block | None]:
     result = summary.result
     kinds = dict.fromkeys(
         kind for n, server in summary.loads for kind in summary.load(n, server).failures

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from paceline.bench.server.notes import clients_words, title
-from paceline.bench.server.result import AGAINST, EndpointResult, Load
+from paceline.bench.server.notes import title
+from paceline.bench.server.result import AGAINST, Load, ServerResult, clients_words
 from paceline.bench.stats import Ratio
 
 
-class EndpointSummary:
+class ServerSummary:
     """A run's figures.
 
     source    the file's name
     loads     numbers of clients and servers of which there is anything
     """
 
-    def __init__(self, source: str, result: EndpointResult) -> None:
+    def __init__(self, source: str, result: ServerResult) -> None:
         self.source, self.result = source, result
         self.loads = [
             (n, server)
@@ -53,14 +53,14 @@ class EndpointSummary:
         """Times as fast as the other, per token after the first."""
         key = ("token", clients, category)
         if key not in self._known:
-            self._known[key] = self.result.ratio(clients, category)
+            self._known[key] = self.result.comparison(clients).ratio(category)
         return self._known[key]
 
     def whole_ratio(self, clients: int, category: str | None = None) -> Ratio | None:
         """The same of whole answers, waits and reading the prompt included."""
         key = ("answer", clients, category)
         if key not in self._known:
-            self._known[key] = self.result.whole_ratio(clients, category)
+            self._known[key] = self.result.comparison(clients).whole_ratio(category)
         return self._known[key]
 
     def load(self, clients: int, server: str, category: str | None = None) -> Load:

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paceline.bench.server.notes import clients_words
-from paceline.bench.server.result import FIRST
+from paceline.bench.server.result import FIRST, clients_words
 from paceline.bench.stats import FEW_PROMPTS
 from paceline.bench.wording import interval_words, verdict
-from paceline.report.server_summary import EndpointSummary
+from paceline.report.server_summary import ServerSummary
 from paceline.report.summary import is_slower
 from paceline.report.verdict import ReportVerdict
 from paceline.report.words import count, seconds_words, times
 
 
-def verdicts(summary: EndpointSummary) -> list[ReportVerdict]:
+def verdicts(summary: ServerSummary) -> list[ReportVerdict]:
     """One for each number of clients."""
     if not any(one.answer.failure is None for one in summary.result.asked):
         return [ReportVerdict("Nothing was measured: no request was answered.")]
@@ -34,8 +33,8 @@ def _clients(clients: int) -> str:
     return clients_words(clients).capitalize()
 
 
-def _compared(summary: EndpointSummary, clients: int) -> str:
-    prompts = count(len(summary.result.pairs(clients)), "prompt")
+def _compared(summary: ServerSummary, clients: int) -> str:
+    prompts = count(len(summary.result.comparison(clients).prompts), "prompt")
     ratio, of = summary.ratio(clients), "per token after the first"
     if ratio is None:
         ratio, of = summary.whole_ratio(clients), "for whole answers"
@@ -48,7 +47,7 @@ def _compared(summary: EndpointSummary, clients: int) -> str:
     return f"{said}. The{words.removeprefix('the')} ({interval_words(ratio)}, {prompts})."
 
 
-def _alone(summary: EndpointSummary, clients: int) -> str:
+def _alone(summary: ServerSummary, clients: int) -> str:
     load = summary.load(clients, FIRST)
     parts = [
         f"{seconds_words(load.ttft_s.median)} to the first token" if load.ttft_s else "",
@@ -62,7 +61,7 @@ def _alone(summary: EndpointSummary, clients: int) -> str:
     return f"{said}."
 
 
-def _of_all(summary: EndpointSummary) -> Iterator[str]:
+def _of_all(summary: ServerSummary) -> Iterator[str]:
     if not summary.several:
         yield (
             "Only one server was measured, so nothing can be said of a gain. Measure it beside the "
@@ -72,7 +71,7 @@ def _of_all(summary: EndpointSummary) -> Iterator[str]:
         yield "The run is not complete: these are the requests so far."
 
 
-def _doubts(summary: EndpointSummary, clients: int) -> Iterator[str]:
+def _doubts(summary: ServerSummary, clients: int) -> Iterator[str]:
     if summary.several:
         yield from _of_the_ratio(summary, clients)
     for server in summary.result.servers:
@@ -87,7 +86,7 @@ def _doubts(summary: EndpointSummary, clients: int) -> Iterator[str]:
             )
 
 
-def _of_the_ratio(summary: EndpointSummary, clients: int) -> Iterator[str]:
+def _of_the_ratio(summary: ServerSummary, clients: int) -> Iterator[str]:
     per_token, whole = summary.ratio(clients), summary.whole_ratio(clients)
     if per_token is not None and whole is not None and verdict(per_token) != verdict(whole):
         yield (
@@ -102,7 +101,7 @@ def _of_the_ratio(summary: EndpointSummary, clients: int) -> Iterator[str]:
     if slower and not (per_token and is_slower(per_token)):
         words = ", ".join(f"{name} ({ratio.value:.2f}×)" for name, ratio in slower)
         yield f"With {clients_words(clients)} the endpoint is slower than the other in {words}."
-    pairs = len(summary.result.pairs(clients))
+    pairs = len(summary.result.comparison(clients).prompts)
     if 1 < pairs < FEW_PROMPTS:
         yield (
             f"{count(pairs, 'prompt')} are few: intervals of fewer than {FEW_PROMPTS} prompts are "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from paceline.bench.comparison import Comparison
 from paceline.bench.local.result import BenchResult
 from paceline.bench.local.run import Described, Run
 from paceline.bench.stats import Ratio
@@ -79,14 +80,19 @@ class Summary:
         return self._once(("stats", name, category), lambda: self.result.stats(name, category))
 
     def ratio(self, name: str, category: str | None = None) -> Ratio | None:
-        return self._once(("ratio", name, category), lambda: self.result.ratio(name, category))
+        return self._once(("ratio", name, category), lambda: self._beside(name).ratio(category))
+
+    def _beside(self, name: str) -> Comparison:
+        return self._once(("comparison", name), lambda: self.result.comparison(name))
 
     def beside(self, name: str, other: str) -> Ratio | None:
         """Times as fast as another configuration."""
-        return self._once(("beside", name, other), lambda: self.result.ratio(name, beside=other))
+        return self._once(
+            ("beside", name, other), lambda: self.result.comparison(name, beside=other).ratio()
+        )
 
     def prompt_ratios(self, name: str) -> dict[str, Ratio]:
-        return self._once(("prompts", name), lambda: self.result.prompt_ratios(name))
+        return self._once(("prompts", name), lambda: self._beside(name).prompt_ratios())
 
     def runs(self, name: str, category: str | None = None) -> list[Run]:
         return self.result.runs_of(name, category)

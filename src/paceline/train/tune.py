@@ -326,7 +326,7 @@ class Tuner:
         ]
         result = self._bench(configurations, workload, share)
         for name, candidate in zip(drafts, some, strict=True):
-            ratio = result.ratio(name)
+            ratio = result.comparison(name).ratio()
             if ratio is not None:
                 candidate.measured = ratio.value
                 candidate.prompts = len({run.id for run in result.runs_of(name)})
@@ -355,7 +355,7 @@ class Tuner:
 
     def _keep_final(self, bench: BenchResult) -> None:
         result = self.result
-        result.ratio = bench.ratio("best")
+        result.ratio = bench.comparison("best").ratio()
         baseline, drafted = (bench.stats(name) for name in (BASELINE, "best"))
         result.baseline_tok_per_s = baseline.ms_per_token and 1e3 / baseline.ms_per_token
         result.tok_per_s = drafted.ms_per_token and 1e3 / drafted.ms_per_token

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from paceline.bench.comparison import ComparedPrompt, Comparison
 from paceline.bench.local.run import Described, Run
 from paceline.bench.machine import machine_metadata
 from paceline.bench.prompts.workload import WorkloadPrompt
-from paceline.bench.stats import Mean, Pair, Ratio, mean_per_token, speed_ratio
+from paceline.bench.stats import Mean, Pair, Ratio, mean_per_token
 from paceline.bench.two_sample import TwoSample, two_sample
 from paceline.decode.stats import Stats, stats
 from paceline.errors import DataError, unknown_name
@@ -133,36 +134,39 @@ class BenchResult:
     def stats(self, configuration: str, category: str | None = None) -> Stats:
         return stats(self.rounds_of(configuration, category))
 
-    def ratio(
-        self, configuration: str, category: str | None = None, *, beside: str | None = None
-    ) -> Ratio | None:
-        """Time per token of the baseline over this configuration's, over the prompts that both
-        finished.
+    def comparison(self, configuration: str, *, beside: str | None = None) -> Comparison:
+        """One configuration beside its baseline, or beside another; repeats of a prompt pooled, as
+        an interval is one over prompts. Raises SettingError for a name that is none."""
+        one = self.configuration(configuration)
+        baseline = beside or one.baseline
+        others, own = (self._by_prompt(name) for name in (baseline, configuration))
+        categories = {run.id: run.category for run in self.runs_of(configuration)}
+        return Comparison(
+            candidate=configuration,
+            title=one.title,
+            baseline=baseline,
+            prompts=tuple(
+                ComparedPrompt(id, categories[id], _pair(others[id], own[id]))
+                for id in others
+                if id in own
+            ),
+            equal=self._equal(configuration),
+        )
 
-        beside    another configuration instead of the baseline
-        """
-        other = beside or self.configuration(configuration).baseline
-        undrafted, drafted = (self._by_prompt(name, category) for name in (other, configuration))
-        both = [id for id in undrafted if id in drafted]
-        return speed_ratio([_pair(undrafted[id], drafted[id]) for id in both])
+    def comparisons(self) -> list[Comparison]:
+        """Each drafted configuration beside its baseline."""
+        return [self.comparison(one.name) for one in self.drafted]
 
-    def _by_prompt(self, configuration: str, category: str | None) -> dict[str, Stats]:
-        """Figures of each prompt, its repeats pooled: an interval is one over prompts."""
+    def _equal(self, configuration: str) -> tuple[int, int] | None:
+        found = [run.equal_to_baseline for run in self.runs_of(configuration)]
+        known = [one for one in found if one is not None]
+        return (sum(known), len(known)) if known else None
+
+    def _by_prompt(self, configuration: str) -> dict[str, Stats]:
         runs: dict[str, list[Run]] = {}
-        for run in self.runs_of(configuration, category):
+        for run in self.runs_of(configuration):
             runs.setdefault(run.id, []).append(run)
         return {id: _pooled(found) for id, found in runs.items()}
-
-    def prompt_ratios(self, configuration: str) -> dict[str, Ratio]:
-        """By prompt, how this configuration did beside its baseline; one pair has no interval."""
-        baseline = self.configuration(configuration).baseline
-        undrafted, drafted = (self._by_prompt(name, None) for name in (baseline, configuration))
-        found = {
-            id: speed_ratio([_pair(undrafted[id], drafted[id])])
-            for id in undrafted
-            if id in drafted
-        }
-        return {id: ratio for id, ratio in found.items() if ratio is not None}
 
     def two_sample(self, configuration: str) -> TwoSample | None:
         """Whether what was sampled here and in the baseline may come from one distribution: over
@@ -271,15 +275,15 @@ def as_document(result: BenchResult) -> dict[str, Any]:
 
 def _summary(result: BenchResult, one: Described) -> dict[str, Any]:
     name, far = one.name, result.divergence(one.name)
+    beside = result.comparison(name)
     return one.as_json() | {
         "exact": not one.lossy,
         "gives_up": one.gives_up or None,
         "divergence": far and asdict(far),
         "stats": result.stats(name).as_json(),
-        "speedup": _ratio_document(result.ratio(name)),
+        "speedup": _ratio_document(beside.ratio()),
         "speedup_by_category": {
-            category: _ratio_document(result.ratio(name, category))
-            for category in result.categories
+            category: _ratio_document(beside.ratio(category)) for category in result.categories
         },
         "cpu_s": result.cpu_s(name),
         "peak_memory_bytes": result.peak_memory_bytes(name),

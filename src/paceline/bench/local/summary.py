@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.bench.comparison import Comparison
 from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.result import BenchResult
 from paceline.bench.local.run import Described, Run
@@ -40,10 +41,12 @@ def _failed(result: BenchResult) -> list[str]:
 def _headlines(result: BenchResult) -> list[str]:
     """One sentence a configuration, the fastest first."""
     rated = [
-        (ratio, one) for one in result.drafted if (ratio := result.ratio(one.name)) is not None
+        (ratio, result.configuration(one.candidate))
+        for one in result.comparisons()
+        if (ratio := one.ratio()) is not None
     ]
     if not rated:
-        return ["Nothing was measured in both plain and drafted decoding."]
+        return ["Nothing was measured both with and without drafts."]
     rated.sort(key=lambda pair: -pair[0].value)
     return [
         f"{one.title}: {_verdict(ratio)} {_baseline(one)} ({interval_words(ratio, _two_places)})."
@@ -68,24 +71,19 @@ def _worst(result: BenchResult) -> list[str]:
     """Each configuration's worst category, if there are several, and the prompts that it slowed
     down."""
     lines = []
-    for one in result.drafted:
-        by_category = [
-            (ratio.value, category)
-            for category in result.categories
-            if (ratio := result.ratio(one.name, category)) is not None
-        ]
-        parts = []
+    for one in result.comparisons():
+        by_category, parts = one.worst_first(), []
         if len(by_category) > 1:
-            value, category = min(by_category)
-            parts.append(f"worst in {category}, {value:.2f}")
-        parts += _slowdowns(result, one)
+            category, ratio = by_category[0]
+            parts.append(f"worst in {category}, {ratio.value:.2f}")
+        parts += _slowdowns(one)
         if parts:
             lines.append(f"{one.title}: {'; '.join(parts)}.")
     return lines
 
 
-def _slowdowns(result: BenchResult, one: Described) -> list[str]:
-    ratios = result.prompt_ratios(one.name)
+def _slowdowns(one: Comparison) -> list[str]:
+    ratios = one.prompt_ratios()
     slow = sorted((ratio.value, id) for id, ratio in ratios.items() if ratio.value < _SLOW)
     if not slow:
         return []
@@ -101,8 +99,11 @@ def _table(result: BenchResult) -> list[str]:
     numbered = sum(len(title) + 2 for title in titles) > _WIDEST
     heads = [f"[{number}]" for number in range(1, len(titles) + 1)] if numbered else titles
     rows = [["ms per token (speedup)", *heads]]
+    beside = {one.candidate: one for one in result.comparisons()}
     for category in [*result.categories, None]:
-        cells = [_cell(result, one, category) for one in result.configurations]
+        cells = [
+            _cell(result, one, beside.get(one.name), category) for one in result.configurations
+        ]
         rows.append([category or "all prompts", *cells])
     lines = aligned(rows)
     if numbered:
@@ -110,12 +111,14 @@ def _table(result: BenchResult) -> list[str]:
     return lines
 
 
-def _cell(result: BenchResult, one: Described, category: str | None) -> str:
+def _cell(
+    result: BenchResult, one: Described, beside: Comparison | None, category: str | None
+) -> str:
     pooled = result.stats(one.name, category)
     if pooled.ms_per_token is None:
         return "-"
     text = f"{pooled.ms_per_token:.1f}"
-    ratio = None if one.is_baseline else result.ratio(one.name, category)
+    ratio = None if beside is None else beside.ratio(category)
     return text if ratio is None else f"{text} ({ratio.value:.2f})"
 
 
@@ -179,7 +182,7 @@ def _equality(result: BenchResult, one: Described, runs: Sequence[Run]) -> list[
         return ["texts are not compared: interrupted"]
     equal = sum(bool(run.equal_to_baseline) for run in compared)
     return [
-        f"text equal to plain in {equal} of {len(compared)} runs",
+        f"text equals the baseline's in {equal} of {len(compared)} runs",
         *(
             f"  {run.id}: {describe(run.first_difference, exact=not one.lossy)}"
             for run in compared
@@ -198,10 +201,10 @@ def describe(found: FirstDifference, *, exact: bool = True) -> str:
     verdict = found.verdict if exact or found.numeric else "not numeric"
     where = f"differs from output token {found.position} on, {verdict}"
     if found.margin is None:
-        return f"{where}: plain had ended there"
+        return f"{where}: the baseline had ended there"
     return (
-        f"{where}: plain's top-2 logit gap there is {found.margin:.3g}, width alone moves gaps by "
-        f"up to {found.movement:.3g}"
+        f"{where}: the baseline's top-2 logit gap there is {found.margin:.3g}, width alone moves "
+        f"gaps by up to {found.movement:.3g}"
     )
 
 

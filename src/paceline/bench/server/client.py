@@ -24,7 +24,7 @@ from paceline.bench.server.http import (
     said,
 )
 from paceline.bench.server.served import ServedModel, introduce, no_model
-from paceline.errors import EndpointError, SettingError
+from paceline.errors import ServerError, SettingError
 from paceline.monitor.counters import Counters, read_counters
 from paceline.monitor.scrape import scrape
 
@@ -34,7 +34,7 @@ WARM_UP = WorkloadPrompt(
 )
 
 
-class Endpoint:
+class ServerClient:
     """A server that has been found to answer. Made by `connect`.
 
     fields           sent with every request
@@ -57,7 +57,7 @@ class Endpoint:
             return read_counters(
                 scrape(metrics, headers=self.http.headers(metrics)), self.served.model
             )
-        except (EndpointError, SettingError):
+        except (ServerError, SettingError):
             return None
 
     async def warm_up(self, *, raw: bool = False) -> Answer:
@@ -65,7 +65,7 @@ class Endpoint:
 
         raw    without a chat template, which the model may not have
 
-        Raises EndpointError if the server refuses such requests: then it would refuse all.
+        Raises ServerError if the server refuses such requests: then it would refuse all.
         """
         prompt, few = replace(WARM_UP, raw=raw), {"max_tokens": 8}
         answer = await self.ask(prompt, few)
@@ -73,7 +73,7 @@ class Endpoint:
             self.counts_tokens = False
             answer = await self.ask(prompt, few)
         if answer.failure is not None:
-            raise EndpointError(
+            raise ServerError(
                 f"{self.served.url} gives no answer to a first request: {answer.failure}.",
                 "Mend that, then measure.",
             )
@@ -83,7 +83,7 @@ class Endpoint:
     async def ask(self, prompt: WorkloadPrompt, options: Mapping[str, Any] | None = None) -> Answer:
         """One prompt's answer, or what went wrong with it.
 
-        Raises EndpointError where no prompt would fare better: nobody is there, or the key or model
+        Raises ServerError where no prompt would fare better: nobody is there, or the key or model
         is wrong.
         """
         path, holding = path_and_body(prompt)
@@ -155,15 +155,15 @@ class Endpoint:
         return pause if pause <= LONGEST_WAIT_S else None
 
     def _failed(self, answer: Answer, failure: BadAnswer) -> Answer:
-        """What had come, without times that would be of no answer. Raises EndpointError where every
+        """What had come, without times that would be of no answer. Raises ServerError where every
         request would fail so."""
         sentence = self.http.clean(failure.sentence)
         if failure.kind == "unreachable":
-            raise EndpointError(sentence, "Check the address, and that the server runs.")
+            raise ServerError(sentence, "Check the address, and that the server runs.")
         if failure.kind == "http 404":
             if self.served.offered and "model" in sentence.lower():
                 raise no_model(self.served.url, self.served.model, self.served.offered)
-            raise EndpointError(
+            raise ServerError(
                 f"{self.served.url} {sentence}.",
                 "Give the address of an OpenAI-compatible server, and a model it has (--model).",
             )
@@ -181,7 +181,7 @@ async def connect(
     metrics: str | None = None,
     patience: Patience | None = None,
     option: str = "URL",
-) -> AsyncIterator[Endpoint]:
+) -> AsyncIterator[ServerClient]:
     """A client of the server at `url`, introduced.
 
     model     which of its models; None if it has only one
@@ -189,7 +189,7 @@ async def connect(
     metrics      of its counters; by default /metrics of the server, if there is one
     option    what the address is called in messages
 
-    Raises EndpointError, ModelError and SettingError, as `introduce` does.
+    Raises ServerError, ModelError and SettingError, as `introduce` does.
     """
     for needed in ("httpx", "prometheus_client"):
         if find_spec(needed) is None:
@@ -208,4 +208,4 @@ async def connect(
         if metrics is not None:
             checked_url(metrics, "--metrics" if option == "URL" else f"{option}-metrics")
         http = Http(client, Address.of(url, option), key, patience)
-        yield Endpoint(http, await introduce(http, model, metrics))
+        yield ServerClient(http, await introduce(http, model, metrics))

@@ -13,9 +13,9 @@ from paceline.bench.server.result import (
     KIND,
     VERSION,
     Asked,
-    EndpointResult,
     Segment,
     ServerBenchHeader,
+    ServerResult,
     header_document,
 )
 from paceline.errors import DataError
@@ -25,14 +25,14 @@ _HINT = "`paceline bench-server URL -o FILE` writes such a file."
 _MAY_DIFFER = ("command", "started", "client", "patience")  # it measures the same all the same
 
 
-class EndpointFile:
+class ServerFile:
     """A run's file, open for more lines. `result` has what it held, and grows with it."""
 
-    def __init__(self, file: GrowingFile, result: EndpointResult) -> None:
+    def __init__(self, file: GrowingFile, result: ServerResult) -> None:
         self._file, self.result = file, result
 
     @classmethod
-    def open(cls, path: Path, header: ServerBenchHeader) -> EndpointFile:
+    def open(cls, path: Path, header: ServerBenchHeader) -> ServerFile:
         """A new file, or one that this very run began; a last line that was cut off is taken away.
 
         Raises DataError for a file of another run, which is left as it is, and for one that can't
@@ -65,28 +65,28 @@ class EndpointFile:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> EndpointFile:
+    def __enter__(self) -> ServerFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-def _begun(file: GrowingFile, header: ServerBenchHeader) -> EndpointResult:
+def _begun(file: GrowingFile, header: ServerBenchHeader) -> ServerResult:
     """What a file holds, if it is of this very run."""
     lines = file.lines()
     if not lines:
         _refuse_foreign(file.path)
         file.keep(0)
         file.write(header_document(header))
-        return EndpointResult(header)
+        return ServerResult(header)
     result = _result(lines, str(file.path))
     _refuse_another(file.path, result.header, header)
     file.keep(lines[-1].start + len(lines[-1].text.encode()) + 1)
     return result
 
 
-def read_endpoint_result(path: str) -> EndpointResult:
+def read_server_result(path: str) -> ServerResult:
     """A run on live servers from its file. A last line that was cut off is left out.
 
     Raises DataError for a file that can't be read or is none of these.
@@ -94,13 +94,13 @@ def read_endpoint_result(path: str) -> EndpointResult:
     return _result(whole_lines(Path(path)), path)
 
 
-def _result(lines: Sequence[Line], path: str) -> EndpointResult:
-    result: EndpointResult | None = None
+def _result(lines: Sequence[Line], path: str) -> ServerResult:
+    result: ServerResult | None = None
     for line in lines:
         try:
             row = json.loads(line.text)
             if result is None:
-                result = EndpointResult(_header(row, path))
+                result = ServerResult(_header(row, path))
             else:
                 _take(result, row)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -127,7 +127,7 @@ def _header(row: Any, path: str) -> ServerBenchHeader:
     return ServerBenchHeader(**values)
 
 
-def _take(result: EndpointResult, row: Mapping[str, Any]) -> None:
+def _take(result: ServerResult, row: Mapping[str, Any]) -> None:
     if "request" in row:
         result.asked.append(Asked.from_json(row["request"]))
     elif "segment" in row:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from paceline.bench.server.answer import BadAnswer, message_of, parsed
-from paceline.errors import EndpointError, SettingError
+from paceline.errors import ServerError, SettingError
 
 if TYPE_CHECKING:
     import httpx
@@ -109,7 +109,7 @@ class Http:
         return headers
 
     async def get(self, url: str) -> httpx.Response:
-        """GET, patient with a server that is still loading. Raises EndpointError if nobody is
+        """GET, patient with a server that is still loading. Raises ServerError if nobody is
         there."""
         import httpx
 
@@ -124,7 +124,7 @@ class Http:
                 if answer.status_code not in _PASSING:
                     return answer
                 words = message_of(json_or_none(answer.text), answer.text)
-                failure = EndpointError(
+                failure = ServerError(
                     self.clean(f"{url} answers {answer.status_code}: {words}."), "Try again later."
                 )
             if attempt < self.patience.retries:
@@ -134,7 +134,7 @@ class Http:
     async def refusal(self, response: httpx.Response) -> BadAnswer:
         """What a status other than 200 means for one request.
 
-        Raises EndpointError where it is the same for every request.
+        Raises ServerError where it is the same for every request.
         """
         text = (await response.aread()).decode("utf-8", errors="replace")
         status = response.status_code
@@ -147,19 +147,19 @@ class Http:
         return BadAnswer("http 404" if status == 404 else "http 4xx", sentence)
 
     def refuse_for_good(self, status: int, text: str, url: str) -> None:
-        """Raise EndpointError for a wrong key, and for a server that has moved."""
+        """Raise ServerError for a wrong key, and for a server that has moved."""
         if status in (401, 403):
             given = "the key that was given" if self._key else "a request without a key"
             words = message_of(json_or_none(text), text)
-            raise EndpointError(
+            raise ServerError(
                 self.clean(f"{url} refuses {given} ({status}: {words})."),
                 "Name the variable that holds the key: --api-key-env NAME.",
             )
         if 300 <= status < 400:
-            raise EndpointError(f"{url} answers {status}, a redirection.", "Give the new address.")
+            raise ServerError(f"{url} answers {status}, a redirection.", "Give the new address.")
 
-    def unreachable(self, error: Exception) -> EndpointError:
-        return EndpointError(
+    def unreachable(self, error: Exception) -> ServerError:
+        return ServerError(
             self.clean(f"{self.address.api} can't be reached: {said(error)}."),
             "Check the address, and that the server runs.",
         )

@@ -12,10 +12,10 @@ from itertools import islice
 
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.bench.server.answer import Answer
-from paceline.bench.server.client import Endpoint
-from paceline.bench.server.file import EndpointFile
-from paceline.bench.server.result import FIRST, Asked, EndpointResult, Segment
-from paceline.errors import EndpointError, PacelineError, SettingError
+from paceline.bench.server.client import ServerClient
+from paceline.bench.server.file import ServerFile
+from paceline.bench.server.result import FIRST, Asked, Segment, ServerResult
+from paceline.errors import PacelineError, ServerError, SettingError
 from paceline.monitor.counters import Counters, between
 
 _FAILURES_IN_A_ROW = 10
@@ -52,20 +52,20 @@ def plan(workload: Workload, concurrency: Sequence[int], seed: int) -> list[Bloc
 
 
 async def run_load(
-    endpoints: Mapping[str, Endpoint],
+    endpoints: Mapping[str, ServerClient],
     blocks: Sequence[Block],
-    file: EndpointFile,
+    file: ServerFile,
     *,
     seed: int = 0,
     on_answer: Callable[[Asked], None] = lambda _: None,
-) -> EndpointResult:
+) -> ServerResult:
     """Ask what the file doesn't hold yet. Servers take turns block by block, in random order. A
     block of several clients that was begun and not ended is asked again whole, of all servers: its
     rest alone would be another load, and another moment, for one of them.
 
     on_answer    called with each request that has ended
 
-    Raises EndpointError when a server is gone, or has failed ten times in a row; DataError where
+    Raises ServerError when a server is gone, or has failed ten times in a row; DataError where
     the file can't grow. What was measured is in the file.
     """
     begun = {one.block for one in file.result.asked}
@@ -82,7 +82,7 @@ async def run_load(
     return file.result
 
 
-def _is_ended(result: EndpointResult, block: Block) -> bool:
+def _is_ended(result: ServerResult, block: Block) -> bool:
     """Whether each server was asked all of a block in one go, to its end."""
     ended = {s.server for s in result.segments if s.block == block.number and s.whole}
     asked = Counter(one.id for one in result.asked if one.block == block.number)
@@ -92,7 +92,7 @@ def _is_ended(result: EndpointResult, block: Block) -> bool:
     )
 
 
-def _todo(file: EndpointFile, block: Block, server: str) -> Iterator[WorkloadPrompt]:
+def _todo(file: ServerFile, block: Block, server: str) -> Iterator[WorkloadPrompt]:
     """Prompts of a block that this server wasn't asked yet, with the turn before in place."""
     result, clients = file.result, block.concurrency
     done = {one.id for one in result.asked if (one.server, one.block) == (server, block.number)}
@@ -113,10 +113,10 @@ class _Run:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: ServerClient,
         server: str,
         block: Block,
-        file: EndpointFile,
+        file: ServerFile,
         on_answer: Callable[[Asked], None],
     ) -> None:
         self._endpoint, self._server, self._block = endpoint, server, block
@@ -160,7 +160,7 @@ class _Run:
             self._file.add(asked)
             self._on_answer(asked)
             if _is_down(self._file.result, self._server):
-                raise EndpointError(
+                raise ServerError(
                     f"{self._endpoint.served.url} failed {_FAILURES_IN_A_ROW} times in a row; the "
                     f"last answer: {answer.failure}.",
                     "Mend that, then start the same command again: it goes on from there.",
@@ -217,7 +217,7 @@ class _Run:
         )
 
 
-def _is_down(result: EndpointResult, server: str) -> bool:
+def _is_down(result: ServerResult, server: str) -> bool:
     """Whether a server's last requests all failed, and not for what was asked."""
     answers = (one.answer for one in reversed(result.asked) if one.server == server)
     last = list(islice(answers, _FAILURES_IN_A_ROW))

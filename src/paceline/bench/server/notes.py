@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.bench.server.result import AGAINST, FIRST, EndpointResult
+from paceline.bench.server.result import AGAINST, FIRST, ServerResult, clients_words
 from paceline.monitor.counters import Counters
 from paceline.monitor.dialects import dialect_named
 
@@ -11,17 +11,13 @@ def title(server: str) -> str:
     return {FIRST: "endpoint", AGAINST: "the other"}[server]
 
 
-def clients_words(concurrency: int) -> str:
-    return "one client" if concurrency == 1 else f"{concurrency} clients at once"
-
-
 def rate_words(accepted: float, drafted: float) -> str:
     if not drafted:
         return "none drafted"
     return f"{accepted / drafted:.0%} of {drafted:.0f} drafted tokens accepted"
 
 
-def counter_meanings(result: EndpointResult) -> list[str]:
+def counter_meanings(result: ServerResult) -> list[str]:
     """What the servers' counters of drafts are, for each kind of server."""
     kinds = dict.fromkeys(
         counters.server
@@ -32,7 +28,7 @@ def counter_meanings(result: EndpointResult) -> list[str]:
     return [sentence for kind in kinds for sentence in dialect_named(kind).says]
 
 
-def why_none(result: EndpointResult, server: str, counters: Counters | None) -> str:
+def why_none(result: ServerResult, server: str, counters: Counters | None) -> str:
     """Why a server counted no drafts, to follow "none counted"."""
     if counters is not None:
         return " by this server"
@@ -42,7 +38,7 @@ def why_none(result: EndpointResult, server: str, counters: Counters | None) -> 
     return f": {str(reason).rstrip('.')}" if reason else ""
 
 
-def notes(result: EndpointResult) -> list[str]:
+def notes(result: ServerResult) -> list[str]:
     """What makes figures mean less than they seem to."""
     lines = [line for server in result.servers for line in _server_notes(result, server)]
     if any(one.later_turn for one in result.asked):
@@ -60,7 +56,7 @@ def notes(result: EndpointResult) -> list[str]:
     return lines
 
 
-def _server_notes(result: EndpointResult, server: str) -> list[str]:
+def _server_notes(result: ServerResult, server: str) -> list[str]:
     lines = []
     asked = [one.answer for one in result.asked if one.server == server and not one.answer.failure]
     title = {FIRST: "endpoint", AGAINST: "other server"}[server]

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from paceline.bench.comparison import ComparedPrompt, Comparison
 from paceline.bench.machine import machine_metadata
 from paceline.bench.server.answer import Answer
-from paceline.bench.stats import Pair, Ratio, speed_ratio
+from paceline.bench.stats import Pair
 from paceline.monitor.counters import Counters
 
 FIRST, AGAINST = "endpoint", "against"
@@ -125,7 +126,7 @@ class Spread:
 class Load:
     """One server under one load. A figure that wasn't measured is None.
 
-    tok_per_s    output tokens over the wall time of stretches that count (`EndpointResult.counted`)
+    tok_per_s    output tokens over the wall time of stretches that count (`ServerResult.counted`)
     other_tokens tokens that the server generated meanwhile for others, if it counts its tokens
     """
 
@@ -150,7 +151,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class EndpointResult:
+class ServerResult:
     """A header and all requests and stretches so far. `left_out` has a sentence for each prompt
     that couldn't be asked, by concurrency and id."""
 
@@ -277,45 +278,36 @@ class EndpointResult:
 
     # Two servers.
 
-    def pairs(self, concurrency: int, category: str | None = None) -> list[tuple[Answer, Answer]]:
-        """Both servers' answers to the same prompts; one that failed on either is in neither."""
+    def comparison(self, concurrency: int) -> Comparison:
+        """The first server beside the other, by prompts that both answered; empty without another.
+        Texts are compared where both decode greedily."""
         first, against = (
-            {one.id: one.answer for one in self.of(server, concurrency, category)}
+            {one.id: one for one in self.of(server, concurrency) if one.answer.failure is None}
             for server in (FIRST, AGAINST)
         )
-        both = [(first[id], against[id]) for id in first if id in against]
-        return [(a, b) for a, b in both if a.failure is None and b.failure is None]
-
-    def ratio(self, concurrency: int, category: str | None = None) -> Ratio | None:
-        """How many times as fast the first server's tokens come as the other's, after the first."""
-        return speed_ratio(
-            [
-                Pair(b.decode_s or 0.0, b.later_tokens, a.decode_s or 0.0, a.later_tokens)
-                for a, b in self.pairs(concurrency, category)
-            ]
+        both = [(first[id], against[id].answer) for id in first if id in against]
+        equal = sum((a.answer.text, a.answer.reasoning) == (b.text, b.reasoning) for a, b in both)
+        return Comparison(
+            candidate=FIRST,
+            title=clients_words(concurrency),
+            baseline=AGAINST,
+            prompts=tuple(
+                ComparedPrompt(
+                    a.id,
+                    a.category,
+                    _pair(b.decode_s, b.later_tokens, a.answer.decode_s, a.answer.later_tokens),
+                    _pair(b.total_s, b.output_tokens, a.answer.total_s, a.answer.output_tokens),
+                )
+                for a, b in both
+            ),
+            equal=(equal, len(both)) if self.greedy else None,
         )
 
-    def whole_ratio(self, concurrency: int, category: str | None = None) -> Ratio | None:
-        """The same for whole answers, reading the prompt and waiting included."""
-        return speed_ratio(
-            [
-                Pair(b.total_s or 0.0, b.output_tokens or 0, a.total_s or 0.0, a.output_tokens or 0)
-                for a, b in self.pairs(concurrency, category)
-            ]
-        )
-
-    def by_ratio(self, concurrency: int) -> list[tuple[str, Ratio | None]]:
-        """Categories, the worst first; those without a ratio last."""
-        found = [(name, self.ratio(concurrency, name)) for name in self.categories]
-        return sorted(found, key=lambda pair: pair[1].value if pair[1] else float("inf"))
-
-    def equal_texts(self, concurrency: int) -> tuple[int, int] | None:
-        """In how many of how many pairs the texts are equal; None when sampled."""
-        if not self.greedy:
-            return None
-        pairs = self.pairs(concurrency)
-        same = sum((a.text, a.reasoning) == (b.text, b.reasoning) for a, b in pairs)
-        return same, len(pairs)
+    def comparisons(self) -> list[Comparison]:
+        """For each number of clients; none of a single server."""
+        if AGAINST not in self.servers:
+            return []
+        return [self.comparison(n) for n in self.header.concurrency]
 
     def as_document(self) -> dict[str, Any]:
         """Everything that was measured and what it adds up to, as JSON values."""
@@ -324,7 +316,9 @@ class EndpointResult:
             "complete": self.complete,
             "loads": [self._load_document(n, server) for n, server in self._measured()],
             "comparisons": [
-                self._comparison(n) for n in self.header.concurrency if AGAINST in self.servers
+                self._comparison_document(n)
+                for n in self.header.concurrency
+                if AGAINST in self.servers
             ],
             "left_out": [
                 {"concurrency": n, "id": id, "reason": why}
@@ -357,18 +351,19 @@ class EndpointResult:
             "told_with_answers": told and {"drafted": told[0], "accepted": told[1]},
         }
 
-    def _comparison(self, concurrency: int) -> dict[str, Any]:
+    def _comparison_document(self, concurrency: int) -> dict[str, Any]:
+        found = self.comparison(concurrency)
+
         def both(category: str | None) -> dict[str, Any]:
-            ratio, whole = (f(concurrency, category) for f in (self.ratio, self.whole_ratio))
+            ratio, whole = found.ratio(category), found.whole_ratio(category)
             return {"per_token": ratio and asdict(ratio), "whole_answer": whole and asdict(whole)}
 
-        equal = self.equal_texts(concurrency)
         return {
             "concurrency": concurrency,
-            "pairs": len(self.pairs(concurrency)),
+            "pairs": len(found.prompts),
             "all": both(None),
-            "categories": {name: both(name) for name, _ in self.by_ratio(concurrency)},
-            "equal_texts": equal and {"equal": equal[0], "compared": equal[1]},
+            "categories": {name: both(name) for name in found.categories},
+            "equal_texts": found.equal and {"equal": found.equal[0], "compared": found.equal[1]},
         }
 
 
@@ -379,6 +374,17 @@ def header_document(header: ServerBenchHeader) -> dict[str, Any]:
     return {"kind": KIND, "version": VERSION} | {
         one.name: getattr(header, one.name) for one in fields(ServerBenchHeader)
     }
+
+
+def clients_words(concurrency: int) -> str:
+    """How many ask at once."""
+    return "one client" if concurrency == 1 else f"{concurrency} clients at once"
+
+
+def _pair(
+    other_s: float | None, other_tokens: int | None, seconds: float | None, tokens: int | None
+) -> Pair:
+    return Pair(other_s or 0.0, other_tokens or 0, seconds or 0.0, tokens or 0)
 
 
 def _sum(values: Sequence[int | None]) -> int | None:

@@ -13,7 +13,7 @@ from paceline.bench.server.answer import (
     whole_characters,
 )
 from paceline.bench.server.http import Http
-from paceline.errors import EndpointError, ModelError, SettingError
+from paceline.errors import ModelError, ServerError, SettingError
 from paceline.monitor.counters import read_counters
 from paceline.monitor.scrape import scrape
 
@@ -51,7 +51,7 @@ class ServedModel:
 async def introduce(http: Http, model: str | None, metrics: str | None) -> ServedModel:
     """Ask a server what it is and which models it has; choose one, and find its counters.
 
-    Raises EndpointError for a server that can't be measured, ModelError for a model that it doesn't
+    Raises ServerError for a server that can't be measured, ModelError for a model that it doesn't
     have, or if none was named and it has several.
     """
     listed, named = await _models(http)
@@ -88,13 +88,13 @@ async def _models(http: Http) -> tuple[dict[str, Any] | None, str | None]:
     if answer.status_code != 200:
         return None, named
     if shortened(answer.text) == "an HTML page":
-        raise EndpointError(
+        raise ServerError(
             f"{url} answers with an HTML page.", "Is it the address of the API? http://HOST:PORT."
         )
     try:
         return parsed(answer.text), named
     except BadAnswer as error:
-        raise EndpointError(
+        raise ServerError(
             http.clean(f"{url} {error.sentence}."),
             "Give the address of an OpenAI-compatible server.",
         ) from None
@@ -121,14 +121,14 @@ async def _version(http: Http) -> str | None:
 
 
 async def _with_metrics(http: Http, served: ServedModel, metrics: str | None) -> ServedModel:
-    """Find the counters, or learn why there are none. Raises EndpointError for a page that was
+    """Find the counters, or learn why there are none. Raises ServerError for a page that was
     named and isn't one."""
     why = ""
     for url in [metrics] if metrics else [f"{http.address.root}{path}" for path in _METRICS]:
         try:
             found = await asyncio.to_thread(scrape, url, headers=http.headers(url))
             read_counters(found, served.model)
-        except (EndpointError, SettingError) as error:
+        except (ServerError, SettingError) as error:
             if metrics:
                 raise
             why = why or error.fact

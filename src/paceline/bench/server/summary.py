@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from paceline.bench.server.notes import (
-    clients_words,
-    counter_meanings,
-    notes,
-    rate_words,
-    title,
-    why_none,
-)
-from paceline.bench.server.result import AGAINST, Asked, EndpointResult, Load, Spread
+from paceline.bench.server.notes import counter_meanings, notes, rate_words, title, why_none
+from paceline.bench.server.result import AGAINST, Asked, Load, ServerResult, Spread, clients_words
 from paceline.bench.stats import Ratio
 from paceline.bench.wording import aligned, interval_words, verdict
 from paceline.monitor.counters import Counters
@@ -20,7 +13,7 @@ from paceline.monitor.counters import Counters
 _POSITIONS = 16
 
 
-def server_summary(result: EndpointResult) -> str:
+def server_summary(result: ServerResult) -> str:
     """The whole card."""
     lines = [_about(result)]
     for concurrency in result.header.concurrency:
@@ -37,7 +30,7 @@ def server_summary(result: EndpointResult) -> str:
     return "\n".join(lines)
 
 
-def _about(result: EndpointResult) -> str:
+def _about(result: ServerResult) -> str:
     names = []
     for server in result.servers:
         metadata = result.header.servers[server]
@@ -50,27 +43,24 @@ def _about(result: EndpointResult) -> str:
     return f"{against}\n{count} prompts ({name}), {how}, at most {result.header.max_tokens} tokens"
 
 
-def _comparison(result: EndpointResult, concurrency: int) -> list[str]:
+def _comparison(result: ServerResult, concurrency: int) -> list[str]:
     """Verdict, categories with the worst first, whole answers, texts."""
-    ratio = result.ratio(concurrency)
+    beside = result.comparison(concurrency)
+    ratio = beside.ratio()
     if ratio is None:
         return ["Nothing was measured on both servers."]
     lines = [f"{_verdict(ratio)} per token after the first."]
-    by_category = result.by_ratio(concurrency)
+    by_category = beside.worst_first()
     if len(by_category) > 1:
-        rows = [
-            [name, f"{one.value:.2f}" if one else "-", f"({interval_words(one)})" if one else ""]
-            for name, one in by_category
-        ]
+        rows = [[name, f"{one.value:.2f}", f"({interval_words(one)})"] for name, one in by_category]
         lines += [f"  {line}" for line in aligned(rows)]
-    whole = result.whole_ratio(concurrency)
+    whole = beside.whole_ratio()
     if whole is not None:
         lines.append(f"Whole answers, waits and reading the prompt included: {_times(whole)}.")
-    equal = result.equal_texts(concurrency)
-    if equal is None:
+    if beside.equal is None:
         lines.append("Texts are not compared: sampled.")
     else:
-        same, pairs = equal
+        same, pairs = beside.equal
         note = "" if same == pairs else "; a difference may be numeric, it isn't judged here"
         lines.append(f"Text equal on both in {same} of {pairs} prompts{note}.")
     return lines
@@ -86,7 +76,7 @@ def _times(ratio: Ratio) -> str:
     return f"{ratio.value:.2f} times as fast ({interval_words(ratio)})"
 
 
-def _table(result: EndpointResult, concurrency: int, servers: Sequence[str]) -> list[str]:
+def _table(result: ServerResult, concurrency: int, servers: Sequence[str]) -> list[str]:
     """A row a figure, a column a server."""
     loads = [result.load(server, concurrency) for server in servers]
     rows = [["", *(title(server) for server in servers)]]
@@ -125,7 +115,7 @@ def _seconds(spread: Spread | None) -> str:
     return "-" if spread is None else f"{spread.median:.2f} ({spread.p95:.2f})"
 
 
-def _drafts(result: EndpointResult, concurrency: int, server: str) -> list[str]:
+def _drafts(result: ServerResult, concurrency: int, server: str) -> list[str]:
     """What the server counted of its drafts."""
     counters = result.counters(server, concurrency)
     head = f"drafts, {title(server)}:"
@@ -165,7 +155,7 @@ def _by_position(counters: Counters) -> list[str]:
     return [f"  accepted at position 1, 2 …, of all drafted rounds: {shown}{more}"]
 
 
-def _notes(result: EndpointResult) -> list[str]:
+def _notes(result: ServerResult) -> list[str]:
     """What a reader must know, each once."""
     lines = [*counter_meanings(result), *notes(result)]
     lines += [
@@ -179,5 +169,5 @@ def _notes(result: EndpointResult) -> list[str]:
     return lines
 
 
-def _failed(result: EndpointResult, most: int = 5) -> list[Asked]:
+def _failed(result: ServerResult, most: int = 5) -> list[Asked]:
     return [one for one in result.asked if one.answer.failure is not None][:most]
