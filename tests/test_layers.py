@@ -206,8 +206,8 @@ def test_files_stay_within_one_subject() -> None:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 500, path
 
 
-FULL = {"cli", "report"}
-"""A file a verb; and the report, whose pages of local and of server benches are still twins."""
+FULL = {"cli"}
+"""A file a verb."""
 
 
 def test_a_package_holds_at_most_twelve_files() -> None:

@@ -17,12 +17,12 @@ from server_pieces import AGAINST, FIRST, live, written
 
 from paceline.bench.server.result import ServerResult
 from paceline.cli.main import main
-from paceline.report import markdown
+from paceline.report import render
 from paceline.report.document import Plot, Table
 from paceline.report.make import report_of
-from paceline.report.server_sections import part_of
-from paceline.report.server_summary import ServerSummary
-from paceline.report.server_verdict import verdicts
+from paceline.report.sections import part_of
+from paceline.report.summary import ServerSummary
+from paceline.report.verdict import verdicts
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -33,7 +33,9 @@ def summary(result: ServerResult) -> ServerSummary:
 
 
 def text(*results: ServerResult) -> str:
-    return markdown.text(report_of([ServerSummary(f"{i}.jsonl", r) for i, r in enumerate(results)]))
+    return render.markdown(
+        report_of([ServerSummary(f"{i}.jsonl", r) for i, r in enumerate(results)])
+    )
 
 
 def table(result: ServerResult, caption: str) -> list[dict[str, str]]:
@@ -77,10 +79,12 @@ def test_the_verdict_is_one_a_number_of_clients_with_its_interval() -> None:
     ratio = result.comparison(1).ratio()
     assert ratio is not None
     assert one.sentence == (
-        f"One client: it pays. The endpoint is {ratio.value:.2f} times as fast as the other per "
+        f"One client: it pays. The endpoint has speedup {ratio.value:.2f}× per "
         f"token after the first (95 % interval {ratio.low:.2f} to {ratio.high:.2f}, 32 prompts)."
     )
-    assert eight.sentence.startswith("8 clients at once: no clear difference. The endpoint is 0.")
+    assert eight.sentence.startswith(
+        "8 clients at once: no clear difference. The endpoint has speedup 0."
+    )
     slower = verdicts(summary(live(categories={"a": 0.5}, each=12, clients=(1,))))
     assert "it does not pay" in slower[0].sentence
     assert any("story (0.7" in doubt or "story (0.8" in doubt for doubt in one.doubts)
@@ -88,11 +92,11 @@ def test_the_verdict_is_one_a_number_of_clients_with_its_interval() -> None:
 
 def test_of_one_server_nothing_is_said_of_a_gain() -> None:
     (found,) = verdicts(summary(live(servers=(FIRST,), clients=(1,))))
-    assert "ms to the first token" in found.sentence
+    assert "TTFT 48.1 ms, TPOT 15.1 ms, 794 ms per answer" in found.sentence
     assert "medians of 24 answers" in found.sentence
     assert "pays" not in found.sentence
     assert "nothing can be said of a gain" in found.doubts[0]
-    assert "Times as fast" not in text(live(servers=(FIRST,)))
+    assert "Speedup" not in text(live(servers=(FIRST,)))
 
 
 def test_one_prompt_has_no_interval_and_few_are_told() -> None:
@@ -137,14 +141,14 @@ def test_failures_and_an_unfinished_run_are_told() -> None:
 
 
 def test_categories_stand_with_the_worst_first() -> None:
-    rows = table(live(), "Times as fast as the other server")
+    rows = table(live(), "Milliseconds per token, and speedup with its 95 % interval")
     assert [row["category"] for row in rows] == ["story", "chat", "summary", "code", "all prompts"]
     assert rows[0]["small"] == "6 prompts"
 
 
 def test_figures_are_those_of_the_run_by_clients_and_server() -> None:
     result = live()
-    times = table(result, "Times by number of clients and server")
+    times = table(result, "Medians by number of clients and server; beneath them p95")
     load = table(result, "All clients together")
     who = [("endpoint", "one client"), ("the other", "one client")]
     who += [("endpoint", "8 clients at once"), ("the other", "8 clients at once")]
@@ -153,16 +157,16 @@ def test_figures_are_those_of_the_run_by_clients_and_server() -> None:
     found = result.load(AGAINST, 8)
     assert found.ttft_s is not None
     assert found.tok_per_s is not None
-    assert times[3]["to the first token, median ms"] == f"{1e3 * found.ttft_s.median:.0f}"
-    assert load[3]["tokens/s"] == f"{found.tok_per_s:.1f}"
+    assert times[3]["TTFT, ms"] == f"{1e3 * found.ttft_s.median:.0f}"
+    assert load[3]["tokens per second"] == f"{found.tok_per_s:.1f}"
 
 
 def test_drafts_are_the_servers_own_counts_and_none_where_there_are_none() -> None:
     result = live(clients=(1,))
     endpoint, other = table(result, "What each server counted of its drafts")
     assert (endpoint["drafted"], endpoint["accepted"]) == ("1,920", "720")
-    assert endpoint["accepted of drafted"] == "38 %"
-    assert endpoint["tokens per drafted round"] == "2.50"
+    assert endpoint["acceptance rate"] == "38 %"
+    assert endpoint["mean accepted length τ of them"] == "2.50"
     assert other["drafted"] == "none"
     assert set(list(other.values())[2:-1]) == {"–"}
     said = text(result)
@@ -170,13 +174,13 @@ def test_drafts_are_the_servers_own_counts_and_none_where_there_are_none() -> No
     assert "vLLM counts a round only if a token was drafted in it" in said
     change(result, AGAINST, 1, drafted=8, accepted=2)
     other = table(result, "What each server counted of its drafts")[1]
-    assert (other["drafted"], other["accepted"], other["accepted of drafted"]) == ("8", "2", "25 %")
+    assert (other["drafted"], other["accepted"], other["acceptance rate"]) == ("8", "2", "25 %")
     assert "no drafts counted" not in text(result)
 
 
 def test_pictures_are_drawn_only_of_what_is_known() -> None:
     assert list(plots(live())) == [
-        "Times as fast by category",
+        "Speedup by category",
         "Tokens per second by number of clients",
         "Acceptance by position, as the servers count it",
     ]
@@ -217,10 +221,10 @@ def test_answers_without_times_are_none_and_not_zero() -> None:
         result.asked[place] = replace(one, answer=bare)
     (found,) = verdicts(summary(result))
     assert "for whole answers" in found.sentence
-    rows = table(result, "Times by number of clients and server")
-    assert rows[0]["per token, median ms"] == "–"
+    rows = table(result, "Medians by number of clients and server; beneath them p95")
+    assert rows[0]["TPOT, ms"] == "–"
     assert "does not stream" in text(result)
-    assert "Times as fast by category" not in plots(result)
+    assert "Speedup by category" not in plots(result)
 
 
 # Forms and files.
@@ -242,10 +246,10 @@ def test_a_report_of_live_servers_in_every_form(
     rows = list(csv.DictReader(io.StringIO((tmp_path / "r.csv").read_text(encoding="utf-8"))))
     assert len(rows) == 2 * 2 * 5
     whole = next(row for row in rows if row["category"] == "" and row["server"] == FIRST)
-    assert float(whole["times_as_fast"]) == pytest.approx(live().comparison(1).ratio().value)  # type: ignore[union-attr]
+    assert float(whole["speedup"]) == pytest.approx(live().comparison(1).ratio().value)  # type: ignore[union-attr]
     assert whole["accepted_at"] == "0.7 0.45 0.25 0.1"
     other = next(row for row in rows if row["category"] == "" and row["server"] == AGAINST)
-    assert (other["times_as_fast"], other["drafted"]) == ("", "")
+    assert (other["speedup"], other["drafted"]) == ("", "")
     document = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert "rows" not in document
     assert [row["concurrency"] for row in document["server_rows"]] == [1] * 10 + [8] * 10
@@ -295,7 +299,7 @@ def test_a_run_of_a_real_server_becomes_a_page(
         )
     assert main(["report", "r.jsonl", "-o", "r.html", "-o", "r.md"]) == 0
     said = (tmp_path / "r.md").read_text(encoding="utf-8")
-    assert "**One client: it pays. The endpoint is" in said
+    assert "**One client: it pays. The endpoint has" in said
     assert "4 of 4" in said
     assert "clients at once: 1, 2" in said
 

@@ -6,11 +6,10 @@ import doctest
 
 import pytest
 
-from paceline.report import break_even_plot as plan_plot
-from paceline.report import markdown, summary, words
+from paceline.report import document, render, summary
 
 
-@pytest.mark.parametrize("module", [words, summary, markdown, plan_plot])
+@pytest.mark.parametrize("module", [document, summary, render])
 def test_doctests(module) -> None:
     done = doctest.testmod(module)
     assert done.attempted > 0

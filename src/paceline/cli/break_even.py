@@ -30,7 +30,7 @@ from paceline.plan.document import TRAINED, PlanDocument
 from paceline.policy.adaptive import Source
 from paceline.policy.break_even import check_acceptance
 from paceline.policy.costs import Costs, read_costs, shipped_costs
-from paceline.report.break_even_plot import check_plot, plot_speed_up
+from paceline.report.cost_plots import check_plot, plot_speed_up
 
 EXAMPLES = """\
   paceline break-even target.gguf -d draft.gguf --acceptance 0.7

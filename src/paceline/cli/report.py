@@ -11,7 +11,8 @@ from pathlib import Path
 from paceline.cli.options import say
 from paceline.cli.settings import Verb, argument, option
 from paceline.errors import PacelineError, SettingError
-from paceline.report.make import check_out, summaries_of, verdicts_of, write
+from paceline.report.make import check_out, summaries_of, write
+from paceline.report.verdict import verdicts
 
 EXAMPLES = """\
   paceline report bench.jsonl -o report.html
@@ -64,7 +65,7 @@ def _report(settings: Settings) -> int:
     outs = [check_out(Path(name)) for name in settings.out]
     summaries = summaries_of(settings.runs)
     for summary in summaries:
-        for verdict in verdicts_of(summary):
+        for verdict in verdicts(summary):
             before = f"{summary.source}: " if len(summaries) > 1 else ""
             print("\n".join([f"{before}{verdict.sentence}", *verdict.doubts]))
     faults = []

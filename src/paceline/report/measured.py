@@ -1,156 +1,194 @@
-"""What a run took of the machine, and how it was measured."""
+"""How a run was measured, what it took of the machine, and several runs side by side. Runs are
+never pooled: what differs between them is said."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from paceline.bench.local.result import BenchHeader
 from paceline.bench.local.run import Described
-from paceline.report.document import Block, Code, Metadata, Paragraph, Section, Table
-from paceline.report.summary import Summary
-from paceline.report.words import bytes_words, count, name_cell, number, percent, seconds_words
+from paceline.report.document import (
+    NONE,
+    Block,
+    Cell,
+    Code,
+    Metadata,
+    Paragraph,
+    Part,
+    Row,
+    Table,
+    bytes_words,
+    count,
+    named,
+    number,
+    part,
+    percent,
+    seconds_words,
+    table_of,
+    times,
+)
+from paceline.report.summary import BenchSummary, ServerSummary, Summary
+from paceline.report.verdict import verdicts
 from paceline.types import Sampling
 
-_MOST_NAMED = 20
+_USUAL = json.loads(json.dumps(asdict(Sampling())))
 
 
-def resources(summary: Summary) -> Section | None:
-    result = summary.result
-    most = result.header.bandwidth_bytes_per_s
-    rows = []
+def resources(summary: BenchSummary) -> list[Block | None]:
+    """What each configuration took: memory, processor time, and bytes read."""
+    result, most = summary.result, summary.result.header.bandwidth_bytes_per_s
+    rows: list[Row] = []
     for one in result.configurations:
-        if not summary.runs(one.name):
-            continue
-        rate, cpu_s = result.bytes_per_s(one.name), result.cpu_s(one.name)
-        rows.append(
-            (
-                name_cell(one),
-                bytes_words(result.peak_memory_bytes(one.name)),
-                seconds_words(cpu_s),
-                number(None) if rate is None else f"{bytes_words(rate)}/s",
-                percent(None if rate is None or not most else rate / most),
+        if summary.runs(one.name):
+            rate = result.bytes_per_s(one.name)
+            rows.append(
+                {
+                    "configuration": summary.cell(one),
+                    "peak memory": bytes_words(result.peak_memory_bytes(one.name)),
+                    "processor time": seconds_words(result.cpu_s(one.name)),
+                    "read in passes": f"{bytes_words(rate)}/s" if rate is not None else NONE,
+                    "of the memory's": percent(rate / most if rate and most else None),
+                }
             )
-        )
     if not rows:
-        return None
-    head = (
-        "configuration",
-        "peak memory",
-        "processor time",
-        "read in passes",
-        "of the memory's",
+        return []
+    memory = (
+        f"Memory gave {bytes_words(most)}/s here."
+        if most
+        else "What the target's memory gives was not measured."
     )
-    return Section("Resources", (Table(head, tuple(rows), "What each took"), _bandwidth(most)))
-
-
-def _bandwidth(most: float | None) -> Paragraph:
-    said = (
-        "A pass must read all weights and what the cache holds. What it reads a second, beside "
-        "what memory gives when it is only read, says how far it is from that limit. A wider pass "
-        "reads no more, so its share falls as its arithmetic grows. Processor time is that of all "
-        "threads over whole requests, with the reading of their prompts."
-    )
-    if most is None:
-        return Paragraph(f"{said} What the target's memory gives was not measured.")
-    return Paragraph(f"{said} Memory gave {bytes_words(most)}/s here.")
-
-
-def how_measured(summary: Summary) -> Section:
-    header = summary.result.header
-    blocks: list[Block] = [
-        Metadata(tuple(_metadata(summary))),
-        *(Metadata(tuple(_target_metadata(target))) for target in _targets(header)),
-        *_left_out(summary),
+    return [
+        table_of(rows, "What each took"),
+        Paragraph(
+            "A pass must read all weights and what the cache holds. What it reads a second, beside "
+            "what memory gives when it is only read, says how far it is from that limit. A wider "
+            "pass reads no more, so its share falls as its arithmetic grows. Processor time is "
+            f"that of all threads over whole requests, prefill included. {memory}"
+        ),
     ]
-    if header.command:
-        blocks += [Paragraph("To measure it again:"), Code(shlex.join(header.command))]
-    return Section("How it was measured", tuple(blocks))
 
 
-def _metadata(summary: Summary) -> Iterator[tuple[str, str]]:
-    header = summary.result.header
-    yield "file", summary.source
-    yield "started", header.started or number(None)
-    yield "complete", "yes" if not summary.missing else "no"
-    yield from ((f"machine: {key}", _value(key, value)) for key, value in header.machine.items())
-    yield "workload", _workload(header.workload)
-    for key in ("version", "licence", "sha256"):
-        yield f"workload: {key}", str(header.workload.get(key) or number(None))
-    sample = header.workload.get("sample")
-    if sample:
-        yield "workload: sample", f"{sample['count']} of {sample['of']}, seed {sample['seed']}"
-    if header.workload.get("repeated"):
-        yield "workload: asked before", count(header.workload["repeated"], "prompt")
-    for sentence in header.workload.get("notes", ()):
-        yield "workload: note", sentence
-    yield "prompts measured", f"{summary.prompts} of {len(header.prompts)}"
-    yield "most tokens an answer", str(header.max_tokens)
-    yield "how answers ended", _endings(summary)
-    yield "repeats", str(header.repeats)
-    yield "order", f"drawn anew for each prompt, seed {header.seed}; all runs of a prompt in a row"
-    for one in summary.result.configurations:
-        yield f"configuration: {one.name}", _configuration(one)
+def how_measured(summary: Summary) -> list[Block | None]:
+    """Every fact of the run, what it left out, and the command that measures it again."""
+    workload = summary.header.workload
+    blocks: list[Block | None] = [
+        Metadata((("file", summary.source), *_metadata(summary).items())),
+        *(Metadata(tuple(pairs)) for pairs in _measured_things(summary)),
+    ]
+    lists = {"Lines of the workload that were skipped": workload.get("skipped", ())}
+    if isinstance(summary, BenchSummary):
+        failed = [f"{id}: {why}" for id, why in summary.result.failed.items()]
+        lists = {"Failed, and left out of all configurations": failed, **lists}
+    blocks += [
+        named([{f"{what} ({len(sentences)})": sentence} for sentence in sentences])
+        for what, sentences in lists.items()
+    ]
+    if summary.header.command:
+        blocks += [Paragraph("To measure it again:"), Code(shlex.join(summary.header.command))]
+    return blocks
 
 
-def _workload(metadata: Mapping[str, Any]) -> str:
-    name = str(metadata.get("name", number(None)))
-    return f"{name}, {count(metadata['prompts'], 'prompt')}" if "prompts" in metadata else name
+def _metadata(summary: Summary) -> dict[str, str]:
+    """What both kinds of files say of a run, then what only one does."""
+    header, workload = summary.header, summary.header.workload
+    found = {
+        "started": header.started or NONE,
+        "complete": "yes" if summary.complete else "no",
+        "workload": f"{workload.get('name', NONE)}, {count(len(header.prompts), 'prompt')}",
+    }
+    for key in ("version", "licence", "sha256", "prompts_sha256", "raw"):
+        if workload.get(key) is not None:
+            found[f"workload: {key.replace('_', ' ')}"] = str(workload[key])
+    if sample := workload.get("sample"):
+        found["workload: sample"] = f"{sample['count']} of {sample['of']}, seed {sample['seed']}"
+    if workload.get("repeated"):
+        found["workload: asked before"] = count(workload["repeated"], "prompt")
+    if workload.get("notes"):
+        found["workload: notes"] = " ".join(workload["notes"])
+    found["prompts measured"] = f"{len(summary.ids)} of {len(header.prompts)}"
+    found["most tokens an answer"] = str(header.max_tokens)
+    found["how answers ended"] = _endings(summary)
+    own = _of_servers(summary) if isinstance(summary, ServerSummary) else _of_bench(summary)
+    return found | dict(own)
 
 
 def _endings(summary: Summary) -> str:
-    """Of plain answers: one that was cut has no end that a draft could miss."""
-    baseline = summary.groups[0].baseline.name if summary.groups else ""
-    ends = Counter(run.finish_reason or "unknown" for run in summary.runs(baseline))
-    words = [f"{amount} by {reason.replace('_', ' ')}" for reason, amount in ends.most_common()]
-    return ", ".join(words) or number(None)
+    """Of a bench the baseline's: an answer that was cut has no end that a draft could miss."""
+    if isinstance(summary, ServerSummary):
+        good = [one.answer for one in summary.result.asked if one.answer.failure is None]
+        ends = Counter(answer.finish_reason for answer in good)
+    else:
+        first = [one.name for group in summary.groups[:1] for one in group.every[:1]]
+        ends = Counter(run.finish_reason for name in first for run in summary.runs(name))
+    words = [f"{n} by {(end or 'unknown').replace('_', ' ')}" for end, n in ends.most_common()]
+    return ", ".join(words) or NONE
+
+
+def _of_bench(summary: BenchSummary) -> Iterator[tuple[str, str]]:
+    header, configurations = summary.result.header, summary.result.configurations
+    yield "sampling", _each(sampling_words(asdict(one.sampling)) for one in configurations)
+    yield "repeats", str(header.repeats)
+    yield "order", f"drawn anew for each prompt, seed {header.seed}; all runs of a prompt in a row"
+    yield from _pairs("machine", header.machine)
+    for one in configurations:
+        yield f"configuration: {one.name}", _configuration(one)
+
+
+def _of_servers(summary: ServerSummary) -> Iterator[tuple[str, str]]:
+    header = summary.result.header
+    turns = "; servers take turns block by block, in random order" if summary.several else ""
+    yield "sampling", sampling_words(header.sampling)
+    yield "clients at once", ", ".join(map(str, header.concurrency))
+    yield (
+        "order",
+        f"drawn by seed {header.seed}; each prompt once for each number of clients{turns}; one "
+        "short warm-up before, in no figure",
+    )
+    yield from _pairs("patience", header.patience)
+    yield from _pairs("client", header.client)
 
 
 def _configuration(one: Described) -> str:
     parts = ["baseline" if one.is_baseline else f"against {one.baseline}"]
     if not one.is_baseline:
-        max_draft_tokens = (
-            "the policy's choice" if one.max_draft_tokens is None else str(one.max_draft_tokens)
-        )
-        parts += [f"drafts: {', '.join(one.drafts) or 'none'}", f"limit: {max_draft_tokens}"]
-        parts.append(f"verifier: {one.verifier}")
-        parts += ["LOSSY"] if one.lossy else []
-        parts += ["drafts may remember earlier prompts"] if one.warm else []
-    return "; ".join([*parts, sampling_words(one.sampling)])
+        limit = "the policy's choice" if one.max_draft_tokens is None else one.max_draft_tokens
+        parts += [
+            f"drafts: {', '.join(one.drafts) or 'none'}",
+            f"max_draft_tokens: {limit}",
+            f"verifier: {one.verifier}",
+            *(["LOSSY"] if one.lossy else []),
+            *(["drafts may remember earlier prompts"] if one.warm else []),
+        ]
+    return "; ".join([*parts, sampling_words(asdict(one.sampling))])
 
 
-def sampling_words(sampling: Sampling) -> str:
-    """What is not as it is by default."""
-    baseline = Sampling()
-    fields = [name for name in baseline.__dataclass_fields__ if name != "temperature"]
-    changed = [
-        f"{name} {getattr(sampling, name)}"
-        for name in fields
-        if getattr(sampling, name) != getattr(baseline, name)
-    ]
-    first = "greedy" if sampling.temperature == 0 else f"temperature {sampling.temperature:g}"
-    return ", ".join([first, *changed])
+def _measured_things(summary: Summary) -> Iterator[list[tuple[str, str]]]:
+    """What each target or server says of itself."""
+    if isinstance(summary, ServerSummary):
+        for server in summary.result.servers:
+            name, header = summary.name(server), summary.result.header
+            sent = _pairs(f"{name}, sent", header.fields.get(server, {}))
+            yield [*_pairs(name, header.servers[server]), *sent]
+    else:
+        targets: list[Mapping[str, Any]] = []
+        for one in summary.result.configurations:
+            if one.target not in targets:
+                targets.append(one.target)
+        for target in targets:  # where its files lie is nobody's business who gets the page
+            yield list(_pairs("target", {k: v for k, v in target.items() if k != "path"}))
 
 
-def _targets(header: BenchHeader) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
-    for one in header.configurations:
-        if one.target not in found:
-            found.append(one.target)
-    return found
-
-
-def _target_metadata(target: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Without where its files lie, which is nobody's business who gets the page."""
-    shown = (item for item in target.items() if item[0] != "path")
-    return ((f"target: {key}", _value(key, value)) for key, value in shown)
+def _pairs(what: str, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    return ((f"{what}: {key}", _value(key, value)) for key, value in found.items())
 
 
 def _value(key: str, value: Any) -> str:
     if value is None:
-        return number(None)
+        return NONE
     if key.endswith("bytes") and isinstance(value, int | float):
         return bytes_words(value)
     if isinstance(value, list | tuple):
@@ -158,16 +196,122 @@ def _value(key: str, value: Any) -> str:
     return str(value)
 
 
-def _left_out(summary: Summary) -> Iterator[Block]:
-    skipped = list(summary.result.header.workload.get("skipped", ()))
-    failed = [f"{id}: {why}" for id, why in summary.result.failed.items()]
-    for what, sentences in (
-        ("Failed, and left out of all configurations", failed),
-        ("Lines of the workload that were skipped", skipped),
-    ):
-        if sentences:
-            shown = sentences[:_MOST_NAMED]
-            more = len(sentences) - len(shown)
-            rows = tuple((sentence,) for sentence in shown)
-            rows += ((f"… and {more} more",),) if more else ()
-            yield Table((f"{what} ({len(sentences)})",), rows, words=None)
+def sampling_words(sampling: Mapping[str, Any]) -> str:
+    """What is not as it is by default, temperature first."""
+    temperature = sampling.get("temperature")
+    changed = [
+        f"{name} {_value(name, value)}"
+        for name, value in json.loads(json.dumps(sampling)).items()
+        if name != "temperature" and value != _USUAL.get(name)
+    ]
+    return ", ".join(["greedy" if temperature == 0 else f"temperature {temperature}", *changed])
+
+
+# Several runs.
+
+
+def together(summaries: Sequence[Summary]) -> list[Part]:
+    """What stands before several files: those of one kind side by side, and of both kinds that they
+    are not compared."""
+    kinds = [
+        [one for one in summaries if isinstance(one, kind)]
+        for kind in (BenchSummary, ServerSummary)
+    ]
+    parts = [_side_by_side(found) for found in kinds if len(found) > 1]
+    if all(kinds):
+        words = Paragraph(
+            "Some of these files are benches of a model in Paceline's own process, others are runs "
+            "on live servers. They measure different things, and are not compared."
+        )
+        parts.insert(0, part("All files", [("Verdicts", [words, _verdicts(summaries)])]))
+    return parts
+
+
+def _side_by_side(summaries: Sequence[Summary]) -> Part:
+    live = isinstance(summaries[0], ServerSummary)
+    aspects = [_aspects(summary) for summary in summaries]
+    differing = [
+        name
+        for name in aspects[0]
+        if name not in ("started", "Paceline", "prompts measured")
+        and len({one[name] for one in aspects}) > 1
+    ]
+    if len({frozenset(summary.ids) for summary in summaries}) > 1:
+        differing.append("prompts measured")
+    said = f"These runs differ in {', '.join(differing)}. "
+    if not differing:
+        said = "These runs have the same target, workload, settings and machine. "
+    said += (
+        "They were measured at different times, so nothing is pooled, and times of one are not "
+        "compared with those of another: each stands beside its own baseline."
+    )
+    rows: list[Row] = [
+        {"": name, **{s.source: one[name] for s, one in zip(summaries, aspects, strict=True)}}
+        for name in aspects[0]
+    ]
+    apart = Paragraph(said, "warning" if differing else "")
+    return part(
+        "Live servers, side by side" if live else "Side by side",
+        [
+            ("What differs", [apart, table_of(rows, "The runs", words=None)]),
+            ("Verdicts", [_verdicts(summaries)]),
+            ("Speedup, run by run", [_figures(summaries)]),
+        ],
+    )
+
+
+def _aspects(summary: Summary) -> dict[str, str]:
+    """What two runs must have alike for their seconds to say anything about each other."""
+    header, found = summary.header, _metadata(summary)
+    if isinstance(summary, ServerSummary):
+        servers = [summary.about(server) for server in summary.result.servers]
+        own = {
+            "endpoint": servers[0],
+            "against": servers[1] if summary.several else NONE,
+            "clients at once": ", ".join(map(str, summary.clients)) or NONE,
+        }
+        machine = summary.result.header.client
+    else:
+        targets = [one.target for one in summary.result.configurations]
+        own = {
+            "target": _each(target.get("model", NONE) for target in targets),
+            "engine": _each(target.get("engine", NONE) for target in targets),
+        }
+        machine = summary.result.header.machine
+    workload = header.workload
+    digest = workload.get("prompts_sha256") or workload.get("sha256")
+    name = str(workload.get("name", NONE))
+    return {
+        **own,
+        "workload": f"{name}, sha256 {str(digest)[:12]}…" if digest else name,
+        "raw prompts": NONE if workload.get("raw") is None else str(int(workload["raw"])),
+        "most tokens an answer": found["most tokens an answer"],
+        "sampling": found["sampling"],
+        "machine": f"{machine.get('cpu', NONE)}, {machine.get('cores', NONE)} cores",
+        "prompts measured": found["prompts measured"],
+        "Paceline": str(machine.get("paceline", NONE)),
+        "started": found["started"],
+    }
+
+
+def _each(values: Any) -> str:
+    return ", ".join(dict.fromkeys(map(str, values))) or NONE
+
+
+def _verdicts(summaries: Sequence[Summary]) -> Table | None:
+    rows: list[Row] = [
+        {"run": summary.source, "verdict": " ".join(one.sentence for one in verdicts(summary))}
+        for summary in summaries
+    ]
+    return table_of(rows, words=None)
+
+
+def _figures(summaries: Sequence[Summary]) -> Table | None:
+    """A row for each configuration or number of clients that any run has, by name."""
+    found: dict[str, Row] = {}
+    for summary in summaries:
+        for name, ms, ratio in summary.figures():
+            row = found.setdefault(name.text, {"": name, **{s.source: NONE for s in summaries}})
+            row[summary.source] = Cell(number(ms, ".2f", " ms"), times(ratio) if ratio else "")
+    caption = "All prompts: milliseconds per token, and speedup with its 95 % interval"
+    return table_of([*found.values()], caption)

@@ -1,60 +1,82 @@
-"""The sections of one run file, in the order in which a sceptical reader asks."""
+"""The sections of one run file, in the order in which a sceptical reader asks: what to do, where it
+does worst, by category; then what only a bench or only live servers can tell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from paceline.bench.local.run import Described
+from paceline.bench.comparison import Comparison
+from paceline.bench.server.notes import counter_meanings, notes, why_none
+from paceline.bench.server.result import Spread, clients_words
 from paceline.bench.stats import FEW_PROMPTS, Ratio
-from paceline.report import round_plots, speed_plots
+from paceline.policy.stats import PolicyStats
+from paceline.report import cost_plots, plots, texts
 from paceline.report.document import (
     BEST,
-    FAULT,
+    NONE,
     SLOWER,
     UNCLEAR,
     Block,
     Cell,
+    Metadata,
     Paragraph,
     Part,
-    Section,
+    Row,
     Table,
-    section,
-)
-from paceline.report.measured import how_measured, resources
-from paceline.report.samples import samples
-from paceline.report.summary import Group, Summary, is_slower, is_unclear
-from paceline.report.texts import same_text
-from paceline.report.verdict import slower_sentence, verdicts
-from paceline.report.widths import policies, width_cost
-from paceline.report.words import (
     count,
     interval,
-    name_cell,
+    named,
     number,
+    part,
+    percent,
     scope_words,
-    short_times,
+    table_of,
+    three_digits,
     times,
 )
-
-_INTERVALS = (
-    "Times plain are plain milliseconds per token over drafted ones, sums over sums; above 1 the "
-    "draft paid. Intervals are 95 % ones, by a paired bootstrap over prompts."
+from paceline.report.measured import how_measured, resources
+from paceline.report.summary import (
+    BenchSummary,
+    Group,
+    ServerSummary,
+    Summary,
+    is_slower,
+    is_unclear,
+    ms_per_token,
 )
+from paceline.report.verdict import slower_prompts, verdicts
+
+_SPEEDUP = (
+    "Speedup is the baseline's time per token over the draft's, sums over sums of the prompts that "
+    "both finished; above 1 drafting is faster. Intervals are 95 % ones, by a paired bootstrap "
+    "over prompts."
+)
+_WHOLE = (
+    "Tokens are those after the first. Whole answers count from the first attempt to the end of "
+    "the answer, waits after a refusal and prefill included."
+)
+_TIMES = (
+    "TTFT, the time to the first token, is from sending the request to the first piece of text; "
+    "TPOT, the time per output token, from there to the last piece, by the output tokens after the "
+    "first. Both are of the attempt that was answered; a whole answer is timed from the first "
+    "attempt on. 95 % of the answers took no longer than p95."
+)
+_FIGURES = (
+    "Mean accepted length τ is tokens emitted a round, the target's own token included. "
+    "Acceptance rate is accepted over drafted tokens. TTFT is the prefill's, a mean over prompts."
+)
+
+Titled = tuple[str, Sequence[Block | None]]
 
 
 def part_of(summary: Summary) -> Part:
-    found = [Section("Verdict", tuple(_verdict(summary)))]
-    if summary.result.runs:
-        several = len(summary.groups) > 1
-        for group in summary.groups:
-            found += [
-                Section(f"{one.title} – against {group.baseline.name}", one.blocks)
-                if several
-                else one
-                for one in _of_group(summary, group)
-            ]
-        found += [one for one in (resources(summary),) if one is not None]
-    return Part(summary.source, (*found, how_measured(summary)))
+    """All sections of one file."""
+    if isinstance(summary, ServerSummary):
+        found = list(_of_servers(summary))
+    else:
+        found = list(_of_bench(summary))
+    verdict, measured = ("Verdict", list(_verdict(summary))), how_measured(summary)
+    return part(summary.source, [verdict, *found, ("How it was measured", measured)])
 
 
 def _verdict(summary: Summary) -> Iterator[Block]:
@@ -62,114 +84,317 @@ def _verdict(summary: Summary) -> Iterator[Block]:
         yield Paragraph(verdict.sentence, "lead")
         for doubt in verdict.doubts:
             yield Paragraph(doubt, "warning")
+    if isinstance(summary, ServerSummary):
+        yield Metadata(tuple((summary.name(s), summary.about(s)) for s in summary.result.servers))
+        for note in notes(summary.result):
+            yield Paragraph(note)
 
 
-def _of_group(summary: Summary, group: Group) -> list[Section]:
-    drawn: list[tuple[str, Sequence[Block | None]]] = [
-        ("The worst, first", [_worst(summary, group), _slowdowns(summary, group)]),
-        (
-            "Which draft for which category",
-            [_by_category(summary, group), _few(summary, group)],
-        ),
-        ("Speed-up", [speed_plots.speed_up(summary, group), _speed_note(summary, group)]),
-        ("Is the text the same?", same_text(summary, group)),
-        ("Acceptance by position", [round_plots.acceptance(summary, group)]),
-        ("Tokens per round", [round_plots.tokens_per_round(summary, group)]),
-        ("What width costs", [width_cost(summary, group), *policies(summary, group)]),
-        ("Break-even", [speed_plots.break_even(summary, group)]),
-        ("Where the time goes", [speed_plots.time_split(summary, group)]),
-        ("Sample texts", [samples(summary, group)]),
-    ]
-    return [one for title, blocks in drawn if (one := section(title, blocks)) is not None]
+def _of_bench(summary: BenchSummary) -> Iterator[Titled]:
+    if not summary.result.runs:
+        return
+    for group in summary.groups:
+        against = f" – against {group.every[0].name}" if len(summary.groups) > 1 else ""
+        for title, blocks in (
+            *_compared(summary, group),
+            ("Is the text the same?", texts.equality(summary, group)),
+            ("Acceptance by position", [plots.bench_acceptance(summary, group)]),
+            ("Tokens per round", [plots.tokens_per_round(summary, group)]),
+            (
+                "What width costs",
+                [cost_plots.width_cost(summary, group), *_policies(summary, group)],
+            ),
+            ("Break-even", [cost_plots.break_even(summary, group)]),
+            ("Sample texts", [texts.samples(summary, group)]),
+        ):
+            yield f"{title}{against}", blocks
+    yield "Resources", resources(summary)
+
+
+def _of_servers(summary: ServerSummary) -> Iterator[Titled]:
+    if summary.loads:
+        for group in summary.groups:
+            yield from _compared(summary, group)
+        if not summary.several:
+            yield "By category", [_categories_alone(summary)]
+        yield "What users wait for", [_waits(summary), Paragraph(_TIMES)]
+        yield "Load", [_loads(summary), plots.tokens_per_s(summary), _load_note(summary)]
+        yield "Drafts, as the servers count them", _drafts(summary)
+        yield "Is the text the same?", texts.server_equality(summary)
+    yield "What failed", _failures(summary)
+
+
+# What both kinds compare.
+
+
+def _compared(summary: Summary, group: Group) -> Iterator[Titled]:
+    yield "The worst, first", [_worst(summary, group)]
+    blocks: list[Block | None] = [_by_category(summary, group)]
+    if isinstance(summary, BenchSummary):
+        blocks += [_figures(summary, group), Paragraph(_FIGURES)]
+    if any(one.ratio() or one.whole_ratio() for one in group.comparisons):
+        whole = f" {_WHOLE}" if _has_whole(group) else ""
+        blocks += [plots.speedup(summary, group), Paragraph(f"{_SPEEDUP}{whole}")]
+        if any(1 < n < FEW_PROMPTS for c in summary.categories for n in summary.prompts(group, c)):
+            blocks.append(
+                Paragraph(f"Intervals of fewer than {FEW_PROMPTS} prompts are too narrow.")
+            )
+    yield "By category", blocks
 
 
 def _worst(summary: Summary, group: Group) -> Table | None:
-    found = [
-        (one, worst)
-        for one, _ in summary.rated(group)
-        if (worst := summary.worst(one.name)) is not None
-    ]
-    if not found:
-        return None
-    rows = [
-        (
-            _name(summary, one),
-            category,
-            Cell(f"{ratio.value:.2f}×", interval(ratio), _marks(ratio)),
-            slower_sentence(summary, one),
-        )
+    """Where each does worst, the worst of all at the top."""
+    found = [(one, one.worst_first()[0]) for one in group.comparisons if one.worst_first()]
+    rows: list[Row] = [
+        {
+            "": summary.name_cell(one),
+            "worst category": category,
+            "speedup there": _ratio_cell(ratio),
+            "prompts slower than the baseline": slower_prompts(one),
+        }
         for one, (category, ratio) in sorted(found, key=lambda each: each[1][1].value)
     ]
-    head = ("configuration", "worst category", "speedup there", "prompts slower than plain")
-    return Table(head, tuple(rows), "Each configuration where it does worst", words=2)
+    return table_of(rows, "Each where it does worst", words=2)
 
 
-def _name(summary: Summary, one: Described) -> Cell:
-    return name_cell(one, *((FAULT,) if summary.faults(one.name) else ()))
+def _marks(ratio: Ratio | None) -> tuple[str, ...]:
+    if ratio is None:
+        return ()
+    return (SLOWER,) if is_slower(ratio) else (UNCLEAR,) if is_unclear(ratio) else ()
 
 
-def _marks(ratio: Ratio) -> tuple[str, ...]:
-    if is_slower(ratio):
-        return (SLOWER,)
-    return (UNCLEAR,) if is_unclear(ratio) else ()
-
-
-def _slowdowns(summary: Summary, group: Group) -> Paragraph | None:
-    """All categories in which a configuration is clearly slower, the worst first; None where the
-    table of the worst says the same."""
-    if not summary.rated(group):
-        return None
-    found = sorted(
-        (ratio.value, one.name, category, ratio)
-        for one in group.drafted
-        for category in summary.categories
-        if (ratio := summary.ratio(one.name, category)) is not None and is_slower(ratio)
-    )
-    if not found:
-        return Paragraph("No configuration is clearly slower than plain decoding in any category.")
-    if len({name for _, name, _, _ in found}) == len(found):
-        return None
-    words = [f"{name} in {category} ({short_times(ratio)})" for _, name, category, ratio in found]
-    return Paragraph(f"Slower than plain decoding: {'; '.join(words)}.", "warning")
+def _has_whole(group: Group) -> bool:
+    return any(one.whole_ratio() is not None for one in group.comparisons)
 
 
 def _by_category(summary: Summary, group: Group) -> Table | None:
-    if all(summary.stats(one.name).ms_per_token is None for one in group.every):
+    """A column for the baseline that all share, and for each that is compared; of servers one more
+    for whole answers."""
+    rows: list[Row] = []
+    for scope in summary.scopes(group):
+        row: Row = {"category": Cell(scope_words(scope), _prompts(summary, group, scope))}
+        best = None
+        if isinstance(summary, BenchSummary) and group.baseline is not None:
+            best, name = summary.best(group, scope), group.baseline.name
+            ms = number(summary.stats(name, scope).ms_per_token, ".2f", " ms")
+            row[summary.cell(group.baseline)] = Cell(ms, marks=(BEST,) if best == name else ())
+        for one in group.comparisons:
+            row[summary.name_cell(one)] = _ms_cell(one, scope, best)
+            if _has_whole(group):
+                row[Cell("whole answers", one.title)] = _ratio_cell(one.whole_ratio(scope))
+        rows.append(row)
+    if all(cell == Cell(NONE) for row in rows for cell in list(row.values())[1:]):
         return None
-    rows = [
-        (
-            Cell(scope_words(scope), _prompts(summary, group, scope)),
-            *(_cell(summary, group, one, scope) for one in group.every),
-        )
-        for scope in summary.scopes
-    ]
-    head: tuple[str | Cell, ...] = ("category", *(_name(summary, one) for one in group.every))
-    return Table(head, tuple(rows), "Milliseconds per token, and speedup with its 95 % interval")
+    return table_of(rows, "Milliseconds per token, and speedup with its 95 % interval")
 
 
-def _few(summary: Summary, group: Group) -> Paragraph | None:
-    amounts = [_amount(summary, group, category) for category in summary.categories]
-    if not group.drafted or not any(1 < amount < FEW_PROMPTS for amount in amounts):
-        return None
-    return Paragraph(f"Intervals of fewer than {FEW_PROMPTS} prompts are too narrow.")
+def _ms_cell(one: Comparison, scope: str | None, best: str | None) -> Cell:
+    ratio = one.ratio(scope)
+    marks = ((BEST,) if best == one.candidate else ()) + _marks(ratio)
+    ms = number(ms_per_token(one, scope), ".2f", " ms")
+    return Cell(ms, times(ratio) if ratio else "", marks)
 
 
-def _amount(summary: Summary, group: Group, scope: str | None) -> int:
-    return len({run.id for run in summary.runs(group.baseline.name, scope)})
+def _ratio_cell(ratio: Ratio | None) -> Cell:
+    return Cell(f"{ratio.value:.2f}×", interval(ratio), _marks(ratio)) if ratio else Cell(NONE)
 
 
 def _prompts(summary: Summary, group: Group, scope: str | None) -> str:
-    return count(_amount(summary, group, scope), "prompt")
+    found = summary.prompts(group, scope)
+    most = count(max(found), "prompt")
+    return most if len(set(found)) == 1 else f"{min(found)} to {most}"
 
 
-def _cell(summary: Summary, group: Group, one: Described, scope: str | None) -> Cell:
-    ms = summary.stats(one.name, scope).ms_per_token
-    ratio = None if one.is_baseline else summary.ratio(one.name, scope)
-    marks = [BEST] if summary.best(group, scope) == one.name else []
-    if ratio is not None:
-        marks += _marks(ratio)
-    return Cell(number(ms, ".2f", " ms"), "" if ratio is None else times(ratio), tuple(marks))
+# A local bench.
 
 
-def _speed_note(summary: Summary, group: Group) -> Paragraph | None:
-    return Paragraph(_INTERVALS) if summary.rated(group) else None
+def _figures(summary: BenchSummary, group: Group) -> Table | None:
+    rows: list[Row] = []
+    for one in group.every:
+        stats, runs = summary.stats(one.name), summary.runs(one.name)
+        ms, parts = stats.ms_per_token, (stats.verify_s, stats.draft_s, stats.other_s)
+        split = [f"{1e3 * s / stats.tokens:.2f}" for s in parts] if ms else [NONE]
+        rows.append(
+            {
+                "configuration": summary.cell(one),
+                "tokens per second": number(1e3 / ms if ms else None, ".1f"),
+                "TPOT, ms": number(ms),
+                "of it target + draft + rest": " + ".join(split),
+                "TTFT, ms": three_digits(1e3 * stats.prefill_s / len(runs) if runs else None),
+                "acceptance rate": percent(stats.acceptance_rate),
+                "mean accepted length τ": number(stats.tokens_per_round),
+            }
+        )
+    return table_of(rows, "All prompts")
+
+
+def _policies(summary: BenchSummary, group: Group) -> Iterator[Paragraph]:
+    """What the policy did and saved by its own costs, a sentence a configuration."""
+    for one in group.drafted:
+        found = [run.policy_stats for run in summary.runs(one.name) if run.policy_stats is not None]
+        if found:
+            said = sum(found, PolicyStats()).sentence()
+            yield Paragraph(f"The policy of {one.name}: {said} by its costs.")
+
+
+# Live servers.
+
+
+def _categories_alone(summary: ServerSummary) -> Table | None:
+    """Of one server: the slowest per token first, at the first number of clients."""
+    server = summary.result.servers[0]
+    if len(summary.categories) < 2:
+        return None
+
+    def slowness(category: str) -> float:
+        spread = summary.load(summary.clients[0], server, category).s_per_token
+        return -spread.median if spread else 0.0
+
+    rows: list[Row] = []
+    for category in sorted(summary.categories, key=slowness):
+        loads = {n: summary.load(n, server, category) for n in summary.clients}
+        requests = count(loads[summary.clients[0]].requests, "request")
+        row: Row = {"category": Cell(category, requests)}
+        for n, load in loads.items():
+            where = f", {clients_words(n)}" if len(loads) > 1 else ""
+            row |= {f"TTFT{where}": _spread(load.ttft_s), f"TPOT{where}": _spread(load.s_per_token)}
+        rows.append(row)
+    return table_of(rows, "Milliseconds, medians; beneath them p95")
+
+
+def _spread(found: Spread | None, unit_s: float = 1e-3) -> Cell:
+    if found is None:
+        return Cell(NONE)
+    return Cell(three_digits(found.median / unit_s), f"p95 {three_digits(found.p95 / unit_s)}")
+
+
+def _who(summary: ServerSummary, clients: int, server: str) -> Cell:
+    return Cell(summary.name(server), clients_words(clients))
+
+
+def _waits(summary: ServerSummary) -> Table | None:
+    rows: list[Row] = []
+    for n, server in summary.loads:
+        load = summary.load(n, server)
+        rows.append(
+            {
+                "server": _who(summary, n, server),
+                "TTFT, ms": _spread(load.ttft_s),
+                "TPOT, ms": _spread(load.s_per_token),
+                "whole answer, s": _spread(load.total_s, 1),
+                "answers": f"{load.requests - load.failed:,}",
+            }
+        )
+    return table_of(rows, "Medians by number of clients and server; beneath them p95")
+
+
+def _loads(summary: ServerSummary) -> Table | None:
+    rows: list[Row] = []
+    for n, server in summary.loads:
+        load = summary.load(n, server)
+        rows.append(
+            {
+                "server": _who(summary, n, server),
+                "tokens per second": number(load.tok_per_s, ".1f"),
+                "output tokens": number(load.output_tokens, ",.0f"),
+                "wall time, s": number(load.wall_s, ".1f"),
+                "tokens per piece of the stream": number(load.tokens_per_piece),
+                "requests": f"{load.requests:,}",
+                "tried again": f"{load.retries:,}",
+                "failed": f"{load.failed:,}",
+            }
+        )
+    return table_of(rows, "All clients together")
+
+
+def _load_note(summary: ServerSummary) -> Paragraph:
+    said = (
+        "Tokens per second are over whole blocks: those that ran to their end with all clients, on "
+        "every server."
+    )
+    if max(summary.clients) > 1:
+        said += " Near a block's end some clients have nothing left to ask, on both servers alike."
+    return Paragraph(said)
+
+
+def _drafts(summary: ServerSummary) -> list[Block | None]:
+    rows = [_draft_row(summary, n, server) for n, server in summary.loads]
+    none = [
+        f"{summary.name(server).capitalize()}: no drafts counted"
+        f"{why_none(summary.result, server, summary.result.counters(server, n))}."
+        for (n, server), row in zip(summary.loads, rows, strict=True)
+        if row["drafted"] == "none"
+    ]
+    return [
+        table_of(rows, "What each server counted of its drafts"),
+        *map(Paragraph, dict.fromkeys([*none, *counter_meanings(summary.result)])),
+        plots.server_acceptance(summary),
+    ]
+
+
+def _draft_row(summary: ServerSummary, clients: int, server: str) -> Row:
+    """What it counted, or else what it told with its answers."""
+    counters = summary.result.counters(server, clients)
+    told = summary.result.told_drafts(server, clients)
+    row: Row = {
+        "server": _who(summary, clients, server),
+        "drafted": "none",
+        "accepted": NONE,
+        "acceptance rate": NONE,
+        "rounds with a draft": NONE,
+        "mean accepted length τ of them": NONE,
+        "tokens per round": NONE,
+        "of all tokens, from drafts": NONE,
+    }
+    if counters is not None and counters.has_drafts:
+        generated = counters.generated if counters.drafted else None
+        share = (counters.accepted or 0) / generated if generated else None
+        values = (
+            number(counters.drafted, ",.0f"),
+            number(counters.accepted, ",.0f"),
+            percent(counters.acceptance_rate),
+            number(counters.drafts, ",.0f"),
+            number(counters.tokens_per_drafted_round),
+            number(counters.tokens_per_round),
+            percent(share if counters.accepted is not None else None),
+        )
+        return dict(zip(row, (row["server"], *values), strict=True))
+    if told is not None:
+        drafted, accepted = told
+        row |= {
+            "drafted": Cell(f"{drafted:,}", "told with answers"),
+            "accepted": f"{accepted:,}",
+            "acceptance rate": percent(accepted / drafted if drafted else None),
+        }
+    return row
+
+
+def _failures(summary: ServerSummary) -> list[Block | None]:
+    loads = {(n, server): summary.load(n, server) for n, server in summary.loads}
+    kinds = list(dict.fromkeys(kind for load in loads.values() for kind in load.failures))
+    rows: list[Row] = [
+        {
+            "server": _who(summary, *who),
+            **{kind: str(load.failures.get(kind, 0)) for kind in kinds},
+        }
+        for who, load in loads.items()
+    ]
+    failed: list[Row] = [
+        {
+            "prompt": one.id,
+            "server": summary.name(one.server),
+            "clients at once": str(one.concurrency),
+            "what happened": one.answer.failure,
+        }
+        for one in summary.result.asked
+        if one.answer.failure is not None
+    ]
+    left: list[Row] = [
+        {"left out": id, "clients at once": str(n), "why": why}
+        for (n, id), why in summary.result.left_out.items()
+    ]
+    return [
+        table_of(rows, "Failed requests, by kind") if kinds else None,
+        named(failed),
+        named(left),
+    ]

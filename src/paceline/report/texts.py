@@ -1,55 +1,68 @@
-"""Is the text the same? Equal to plain where greedy makes that meaningful, first divergences with
-their cause, and how far a lossy verifier went."""
+"""Is the text the same? Texts equal to the baseline's, first differences with their cause, how far
+a lossy verifier went; and sample texts with their accepted drafted tokens told apart."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from paceline.bench.local.run import Described, Run
-from paceline.report.document import FAULT, Block, Cell, Paragraph, Table
-from paceline.report.summary import Group, Summary
-from paceline.report.words import count, long_interval, name_cell, number, percent
+from paceline.bench.wording import interval_words
+from paceline.report.document import (
+    FAULT,
+    MOST_NAMED,
+    NONE,
+    Block,
+    Cell,
+    Paragraph,
+    Piece,
+    Row,
+    Sample,
+    Samples,
+    Table,
+    count,
+    first_of,
+    number,
+    percent,
+    table_of,
+)
+from paceline.report.summary import BenchSummary, Group, ServerSummary
 
-_MOST_DIVERGENCES = 20
+MOST_CHARACTERS = 900
+MOST_SAMPLES = 12
 
 
-def same_text(summary: Summary, group: Group) -> list[Block | None]:
+def equality(summary: BenchSummary, group: Group) -> list[Block | None]:
+    """Whether texts equal the baseline's where greedy makes that meaningful, first differences with
+    their cause, and how far a lossy verifier went."""
     if not group.drafted:
         return []
+    rows = [_equal(summary, one) for one in group.drafted]
     return [
-        _overview(summary, group),
+        table_of(rows, "Texts compared with the baseline's", words=2),
         *(_divergence(summary, one) for one in group.drafted if one.lossy),
-        _divergences(summary, group),
+        _differences(summary, group),
         *(_distributions(summary, one) for one in group.drafted if not one.greedy),
     ]
 
 
-def _overview(summary: Summary, group: Group) -> Table:
-    rows = []
-    for one in group.drafted:
-        runs = [run for run in summary.runs(one.name) if run.equal_to_baseline is not None]
-        differing = [run.first_difference for run in runs if run.first_difference is not None]
-        equal = sum(bool(run.equal_to_baseline) for run in runs)
-        numeric = sum(found.numeric for found in differing)
-        rows.append(
-            (
-                name_cell(one),
-                one.verifier or number(None),
-                f"{equal} of {len(runs)}" if runs else "sampled",
-                str(numeric) if runs else number(None),
-                _unexplained(one, len(differing) - numeric) if runs else number(None),
-            )
-        )
-    head = ("configuration", "verifier", "equal to plain", "differ by rounding", "otherwise")
-    return Table(head, tuple(rows), "Texts compared with plain decoding's", words=2)
+def _equal(summary: BenchSummary, one: Described) -> Row:
+    runs = [run for run in summary.runs(one.name) if run.equal_to_baseline is not None]
+    differing = [run.first_difference for run in runs if run.first_difference is not None]
+    numeric = sum(found.numeric for found in differing)
+    rest = len(differing) - numeric
+    # Under a lossy verifier another text is what was asked for.
+    marks = (FAULT,) if rest and not one.lossy else ()
+    equal = f"{sum(bool(run.equal_to_baseline) for run in runs)} of {len(runs)}"
+    return {
+        "configuration": summary.cell(one),
+        "verifier": one.verifier or NONE,
+        "equal to the baseline": equal if runs else "sampled",
+        "differ by rounding": str(numeric) if runs else NONE,
+        "otherwise": Cell(str(rest), marks=marks) if runs else NONE,
+    }
 
 
-def _unexplained(one: Described, amount: int) -> str | Cell:
-    """Under a lossy verifier another text is what was asked for."""
-    if one.lossy or not amount:
-        return str(amount)
-    return Cell(str(amount), marks=(FAULT,))
-
-
-def _divergence(summary: Summary, one: Described) -> Paragraph:
+def _divergence(summary: BenchSummary, one: Described) -> Paragraph:
     far = summary.result.divergence(one.name)
     if far is None:
         return Paragraph(
@@ -60,14 +73,14 @@ def _divergence(summary: Summary, one: Described) -> Paragraph:
     kl, moved = far.kl_nats_per_token, far.variation_per_token
     return Paragraph(
         f"{one.name} is LOSSY: {kl.value:.3g} nats per token from the target "
-        f"({long_interval(kl, lambda end: f'{end:.3g}')}), at most {far.largest_kl_nats:.3g} at a "
+        f"({interval_words(kl, lambda end: f'{end:.3g}')}), at most {far.largest_kl_nats:.3g} at a "
         f"token; {percent(moved.value, 1)} of tokens changed "
-        f"({long_interval(moved, lambda end: percent(end, 1))}).",
+        f"({interval_words(moved, lambda end: percent(end, 1))}).",
         "warning",
     )
 
 
-def _distributions(summary: Summary, one: Described) -> Paragraph | None:
+def _distributions(summary: BenchSummary, one: Described) -> Paragraph:
     """Of sampled texts: whether they may come from the target's distribution."""
     found = summary.result.two_sample(one.name)
     if found is None:
@@ -77,7 +90,7 @@ def _distributions(summary: Summary, one: Described) -> Paragraph | None:
     return Paragraph(f"{one.name}: {found.sentence()}.", "warning" if found.differs else "")
 
 
-def _divergences(summary: Summary, group: Group) -> Table | None:
+def _differences(summary: BenchSummary, group: Group) -> Table | None:
     """Of exact configurations; faults first, then those with the largest gap: the least easily
     explained."""
     found = [
@@ -87,29 +100,87 @@ def _divergences(summary: Summary, group: Group) -> Table | None:
         for run in summary.runs(one.name)
         if run.first_difference is not None
     ]
+    repeats = summary.result.header.repeats
     found.sort(key=lambda each: (each[2].numeric, -(each[2].margin or 0.0)))
-    rows = [
-        (
-            f"{run.id}{_repeat(summary, run)}",
-            name_cell(one),
-            str(first_difference.position),
-            "plain had ended"
-            if first_difference.margin is None
-            else f"{first_difference.margin:.3g}",
-            number(first_difference.movement, ".3g"),
-            "numeric" if first_difference.numeric else Cell("", marks=(FAULT,)),
-        )
-        for one, run, first_difference in found[:_MOST_DIVERGENCES]
+    rows: list[Row] = [
+        {
+            "prompt": f"{run.id} (repeat {run.repeat})" if repeats > 1 else run.id,
+            "configuration": summary.cell(one),
+            "output token": str(first.position),
+            "top-2 gap": "the baseline had ended"
+            if first.margin is None
+            else number(first.margin, ".3g"),
+            "movement": number(first.movement, ".3g"),
+            "cause": "numeric" if first.numeric else Cell("", marks=(FAULT,)),
+        }
+        for one, run, first in found[:MOST_NAMED]
     ]
     caption = (
-        "First differences from plain: its top-2 logit gap there, and how far width alone moves "
-        "such gaps in that text"
+        "First differences from the baseline: its top-2 logit gap there, and how far width alone "
+        "moves such gaps in that text"
     )
     if len(found) > len(rows):
         caption += f" ({len(rows)} of {count(len(found), 'difference')}, the largest gaps)"
-    head = ("prompt", "configuration", "output token", "top-2 gap", "movement", "cause")
-    return Table(head, tuple(rows), caption, words=2) if rows else None
+    return table_of(rows, caption, words=2)
 
 
-def _repeat(summary: Summary, run: Run) -> str:
-    return f" (repeat {run.repeat})" if summary.result.header.repeats > 1 else ""
+def samples(summary: BenchSummary, group: Group) -> Samples | None:
+    """One answer a category, by the fastest configuration that drafted; None if none did, or
+    the file doesn't say where tokens end."""
+    fastest = (one for one, _ in summary.rated(group) if summary.stats(one.name).drafted_rounds)
+    chosen = next(fastest, None)
+    if chosen is None:
+        return None
+    found = []
+    for category in summary.categories[:MOST_SAMPLES]:
+        run = next((run for run in summary.runs(chosen.name, category) if run.ends), None)
+        if run is not None:
+            found.append(_sample(run, f"{category}: prompt {run.id}, by {chosen.title}"))
+    note = first_of(min(MOST_SAMPLES, len(summary.categories)), len(summary.categories))
+    return Samples(tuple(found), note) if found else None
+
+
+def _sample(run: Run, heading: str) -> Sample:
+    kept, length = list[Piece](), 0
+    for piece in pieces(run):
+        if length < MOST_CHARACTERS:
+            kept.append(Piece(piece.text[: MOST_CHARACTERS - length], piece.drafted))
+            length += len(piece.text)
+    return Sample(heading, tuple(kept), cut=len(run.text) > MOST_CHARACTERS)
+
+
+def pieces(run: Run) -> Iterator[Piece]:
+    """A text's pieces: in each round what was drafted and accepted (a chain's and a tree's path
+    alike), then the target's own token. A character that several tokens share goes to the one that
+    completes it."""
+    drafted = [place < one.accepted for one in run.rounds for place in range(one.emitted)]
+    start, begun, kind = 0, 0, False
+    for end, mine in zip(run.ends, drafted, strict=True):
+        if end != start and mine != kind:
+            if start > begun:
+                yield Piece(run.text[begun:start], kind)
+            begun, kind = start, mine
+        start = end
+    if start > begun:
+        yield Piece(run.text[begun:start], kind)
+    if run.text[start:]:
+        yield Piece(run.text[start:], False)
+
+
+def server_equality(summary: ServerSummary) -> list[Block | None]:
+    if not summary.several:
+        return []
+    if not summary.result.greedy:
+        return [Paragraph("Texts are not compared: they were sampled.")]
+    rows: list[Row] = [
+        {"clients at once": str(n), "prompts with equal texts": f"{equal[0]} of {equal[1]}"}
+        for n in summary.clients
+        if (equal := summary.comparisons[n].equal) is not None
+    ]
+    return [
+        table_of(rows, "Texts on both servers"),
+        Paragraph(
+            "At temperature 0. A difference may come from a near-tie that wider kernels round "
+            "otherwise; over an API there is no telling, so it isn't judged here."
+        ),
+    ]
