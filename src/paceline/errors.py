@@ -1,4 +1,4 @@
-"""What can go wrong through no fault of the program: one sentence of fact, one of cure.
+"""What can go wrong through no fault of the program: one sentence of fact, one with a hint.
 
 Every error a user can cause is a `PacelineError`; the command line prints it as one line and
 exits with 2. Anything else that escapes is a fault of ours.

@@ -1,4 +1,4 @@
-"""The nouns that the rooms exchange. Nothing here computes; docs/glossary.md says each word."""
+"""The nouns that the packages exchange. Nothing here computes; docs/glossary.md says each word."""
 
 from __future__ import annotations
 
@@ -206,6 +206,7 @@ class Proposal:
         return path_of(self.parents, index)
 
     def distribution(self, index: int) -> Distribution | None:
+        """The distribution that a token was sampled from; None where it is deterministic."""
         return None if self.distributions is None else self.distributions[index]
 
 

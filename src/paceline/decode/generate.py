@@ -71,6 +71,7 @@ class Generation:
 
     @property
     def stats(self) -> Stats:
+        """Pooled over the rounds after the prompt was read."""
         return stats(self.rounds)
 
     @property

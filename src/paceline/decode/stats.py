@@ -17,10 +17,10 @@ class Stats:
     tokens               tokens emitted in these rounds
     rounds               how many there were, and in how many of them a draft offered anything
     acceptance_rate      accepted / proposed; None if nothing was proposed
-    tokens_per_round     emitted / rounds, bonus included
+    tokens_per_round     emitted / rounds, bonus included: the mean accepted length τ
     ms_per_token         decode milliseconds per emitted token
     other_ms_per_round   milliseconds a round spent outside the target's and the draft's passes
-    acceptance             entry i: share of the rounds that offered more than i tokens in which
+    acceptance           entry i: share of the rounds that offered more than i tokens in which
                          drafted tokens 0…i were all accepted
     offered              entry i: in how many rounds more than i tokens were offered
     decode_s             seconds, split into draft_s, verify_s and other_s
@@ -45,6 +45,7 @@ class Stats:
     offered: tuple[int, ...]
 
     def as_json(self) -> dict[str, Any]:
+        """As a JSON object."""
         return asdict(self)
 
 

@@ -250,7 +250,7 @@ class Decoder:
         self, turn: _DecoderTurn, distributions: RowDistributions, verdict: Verdict
     ) -> None:
         """Show the rows to the drafts that learn from them. Before anything is committed: a
-        distribution that is worked out now looks back on what its row stands after."""
+        distribution that is worked out now depends on what its row stands after."""
         names = [name for name in turn.stream.drafts_open if self.drafts[name].observes_logits]
         if not names:
             return

@@ -45,10 +45,12 @@ class Stream:
 
     @property
     def finished(self) -> bool:
+        """Whether it has ended, well or badly."""
         return self.finish_reason is not None or self.error is not None
 
     @property
     def prompt_is_read(self) -> bool:
+        """Whether the target has read the prompt."""
         return self.sequence.length > 0
 
     @property

@@ -181,6 +181,7 @@ class Follower:
         self.match_length = 0
 
     def extend(self, tokens: Iterable[int]) -> None:
+        """Append tokens to the other text."""
         for token in tokens:
             self._step(token)
 

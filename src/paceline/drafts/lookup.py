@@ -34,6 +34,7 @@ class Store:
         self.automaton = SuffixAutomaton()
 
     def add(self, tokens: AbstractSequence[int]) -> None:
+        """Append a finished text, if there is room for it."""
         if len(self.automaton.text) + len(tokens) < self.most_tokens:
             self.automaton.extend([*tokens, _SEPARATOR])
 

@@ -48,6 +48,7 @@ class SuccessorTable:
     _after: dict[tuple[int, ...], Successors] = field(default_factory=dict)
 
     def learn(self, before: int | None, token: int, found: Successors) -> None:
+        """Remember what the target held likely after a token, and after it and the one `before`."""
         keys = [(token,)] if before is None else [(token,), (before, token)]
         for key in keys:
             self._after.pop(key, None)  # so that it becomes the newest

@@ -18,7 +18,7 @@ from paceline.types import Array
 
 
 class Distribution:
-    """Probabilities of the next token.
+    """Probabilities of the next token, after penalties, masks, temperature and filters.
 
     tokens    ids in rising order, shape (n,); None is dense: entry i is token i
     probs     probabilities in that order, shape (n,), summing to 1 up to rounding
@@ -36,6 +36,7 @@ class Distribution:
 
     @classmethod
     def one_hot(cls, token: int) -> Distribution:
+        """All mass on one token: greedy, or a deterministic draft."""
         distribution = cls.__new__(cls)
         distribution.tokens = distribution.probs = None
         distribution.single = token
@@ -164,7 +165,8 @@ def _padded(probs: Array, size: int) -> Array:
 
 
 def aligned(draft: Distribution, target: Distribution) -> Array:
-    """The draft's probabilities of the target's tokens, as an array like the target's. Where one
+    """The draft's probabilities of the target's tokens, as an array like the target's, shape (n,).
+    Where one
     vocabulary is padded further than the other, the missing tokens have probability 0."""
     like = target.probs
     xp = array_namespace(like)
@@ -249,7 +251,8 @@ def _item(value: Any) -> Any:
 
 
 def checked_maximum(row: Array, where: str) -> float:
-    """The largest logit of a row, or NumericError if the row is no distribution."""
+    """The largest logit of a row, shape (vocabulary_size,), raw or processed. Raises NumericError,
+    which names it by `where`, if the row is no distribution."""
     largest = float(array_namespace(row).max(row))
     if -np.inf < largest < np.inf:
         return largest

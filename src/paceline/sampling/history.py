@@ -1,4 +1,4 @@
-"""The tokens a sampling setting may look back on, kept so that a row's view of them is cheap."""
+"""The tokens a sampling setting may depend on, kept so that a row's view of them is cheap."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ class History:
 
     @property
     def output(self) -> list[int]:
+        """The committed tokens behind the prompt."""
         return self.tokens[self.prompt_length :]
 
     @property
     def output_length(self) -> int:
+        """How many of them there are."""
         return len(self.tokens) - self.prompt_length
 
     def commit(self, token: int) -> None:
+        """Append an emitted token."""
         self.tokens.append(token)
         self._output_counts[token] += 1
         if token not in self._seen:
@@ -42,7 +45,7 @@ class History:
             self._seen_array = None
 
     def seen(self, drafted: Sequence[int]) -> np.ndarray:
-        """Distinct tokens of prompt, output and drafted prefix."""
+        """Distinct tokens of prompt, output and drafted prefix: int64, shape (n,)."""
         if self._seen_array is None:
             self._seen_array = np.fromiter(self._seen, dtype=np.int64, count=len(self._seen))
         new = [token for token in dict.fromkeys(drafted) if token not in self._seen]
@@ -51,7 +54,8 @@ class History:
         return np.concatenate([self._seen_array, np.asarray(new, dtype=np.int64)])
 
     def counts(self, drafted: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Distinct tokens of output and drafted prefix, and how often each occurs there."""
+        """Distinct tokens of output and drafted prefix, int64, and how often each occurs there,
+        float32; shape (n,) both."""
         counts = self._output_counts
         if drafted:
             counts = counts + Counter(drafted)

@@ -45,9 +45,9 @@ def process_logits(
     drafted: Sequence[int] = (),
     stop_tokens: Collection[int] = (),
 ) -> Array:
-    """Penalties, biases and masks of one row.
+    """Penalties, biases and masks of one row: its logits before temperature.
 
-    logits         float, shape (vocabulary_size,); not changed
+    logits         raw, float, shape (vocabulary_size,); not changed
     history        what is committed
     drafted        the drafted tokens between history and this row
     stop_tokens    tokens that `min_tokens` holds back
@@ -115,7 +115,7 @@ def greedy_tokens(rows: Array) -> list[int | None]:
 
 
 def distribution_of(logits: Array, sampling: Sampling, where: str = "") -> Distribution:
-    """The distribution of one processed row.
+    """The distribution of one processed row: temperature, then top-k, top-p and min-p.
 
     logits    float, shape (vocabulary_size,), after `process_logits`
     where     names the row in an error
@@ -206,7 +206,8 @@ def _descending(values: Array) -> Any:
 
 
 def log_prob(logits: Array, token: int) -> float:
-    """Log-probability of a token under a raw row of logits (natural logarithm)."""
+    """Log-probability (nats) of a token under a raw row of logits, shape (vocabulary_size,): before
+    penalties and temperature."""
     xp = array_namespace(logits)
     row = xp.astype(logits, xp.float64)
     largest = xp.max(row)

@@ -14,6 +14,8 @@ from paceline.sampling.distribution import Distribution
 
 
 class Rng(Protocol):
+    """Answers the two questions that sampling asks."""
+
     def bernoulli(self, probability: Any) -> bool:
         """True with this probability. Certain answers (≤ 0, ≥ 1) use no random number."""
         ...
@@ -23,7 +25,7 @@ class Rng(Protocol):
         ...
 
 
-class NumpyRng:
+class NumpyRng(Rng):
     """Answers from PCG64, seeded per request, so that a request's output does not depend on which
     others share its batch."""
 

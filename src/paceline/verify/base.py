@@ -26,6 +26,8 @@ class TargetDistributions(Protocol):
 
 
 class Verifier(abc.ABC):
+    """An accept rule: exact, unless `lossy`."""
+
     name: ClassVar[str]
     summary: ClassVar[str]
     trees: ClassVar[bool] = False

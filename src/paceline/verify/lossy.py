@@ -358,5 +358,5 @@ def probs_of(distribution: Distribution, tokens: np.ndarray | None = None) -> np
 
 
 def host(array: Array) -> np.ndarray:
-    """The array as NumPy's, wherever its engine keeps it."""
+    """An array of any shape, such as (n,), as NumPy's, wherever its engine keeps it."""
     return array if isinstance(array, np.ndarray) else np.asarray(array.cpu())

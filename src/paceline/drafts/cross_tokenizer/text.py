@@ -103,7 +103,7 @@ class TextDraft(TranslatedDraft):
         return encode_after(before, text, self._target) or []
 
     def _before(self, committed: list[int]) -> bytes:
-        """The committed text to look back on: nothing before a control token."""
+        """The committed text to encode with it: nothing before a control token."""
         before = b""
         for token in reversed(committed[-self.look_behind :] if self.look_behind else []):
             text = self._target.token_bytes(token) if token < self._target.size else b""
