@@ -90,7 +90,7 @@ class RowDistributions:
 
 
 def margin(logits: Array, token: int) -> float:
-    """A token's logit less the best other one of a row, shape (vocabulary_size,), raw or processed."""
+    """A token's logit less the best other of a row, shape (vocabulary_size,), raw or processed."""
     parts = [part for part in (logits[:token], logits[token + 1 :]) if part.shape[0]]
     others = max((float(part.max()) for part in parts), default=float("-inf"))
     return float(logits[token]) - others
