@@ -226,11 +226,11 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
         "other.json": ("is no file of Paceline's", "Give a file of `paceline bench -o`"),
         "list.json": ("is no file of Paceline's", "Give a file of"),
         "printed.json": ("is a 'paceline server bench' as --json prints it", "Give a file"),
-        "text.txt": ("is no JSON", "Give a file of"),
-        "deep.json": ("is nested too deeply", "Give a file of"),
-        "empty.json": ("is no JSON", "Give a file of"),
-        "nan.json": ("NaN is no number", "Give a file of"),
-        "bytes.bin": ("is no text", "Give a file of"),
+        "text.txt": ("is not JSON", "Give a file of"),
+        "deep.json": ("is not JSON", "Give a file of"),
+        "empty.json": ("is not JSON", "Give a file of"),
+        "nan.json": ("is not JSON", "Give a file of"),
+        "bytes.bin": ("is not JSON", "Give a file of"),
         "absent.json": ("can't be read: No such file", "Give a file of"),
     }
     Path("summary.json").write_text(summary, encoding="utf-8")

@@ -13,7 +13,7 @@ from paceline.errors import DataError, SettingError
 from paceline.plan.bench import decide_bench
 from paceline.plan.document import DRAFT_KINDS, PlanDocument, PlannedDraft, calls_itself_plan
 from paceline.plan.drafts import WITH_MODEL
-from paceline.plan.evidence import Evidence, read_evidence
+from paceline.plan.evidence import Measured, read_measured
 from paceline.plan.replay import decide_replay
 from paceline.plan.servers import decide_servers
 from paceline.plan.summary import plan_summary
@@ -56,25 +56,25 @@ class PlanSettings:
 
 def run(settings: PlanSettings) -> int:
     """Plan, print or write it, and return the exit code."""
-    evidence = read_evidence(settings.file)
+    measured = read_measured(settings.file)
     out = plan_path(settings.out)
-    give(_plan(settings, evidence), out, settings.output)
+    give(_plan(settings, measured), out, settings.output)
     return 0
 
 
-def _plan(settings: PlanSettings, evidence: Evidence) -> PlanDocument:
+def _plan(settings: PlanSettings, measured: Measured) -> PlanDocument:
     file, named = Path(settings.file).name, settings.configuration
-    if isinstance(evidence, ServerResult):
+    if isinstance(measured, ServerResult):
         _refuse(settings, "a run on live servers, which has one way to decode", ("configuration",))
         served, limit = _served(settings), settings.max_draft_tokens
         assert limit is not None
-        return decide_servers(evidence, served, limit, file=file)
+        return decide_servers(measured, served, limit, file=file)
     described = ("draft_kind", "draft_model", "max_draft_tokens")
-    if isinstance(evidence, BenchResult):
+    if isinstance(measured, BenchResult):
         _refuse(settings, "a bench, which says what drafted", described)
-        return decide_bench(evidence, configuration=named, file=file)
+        return decide_bench(measured, configuration=named, file=file)
     _refuse(settings, "a replay, which says what drafted", described)
-    return decide_replay(evidence, configuration=named, file=file)
+    return decide_replay(measured, configuration=named, file=file)
 
 
 def _refuse(settings: PlanSettings, what: str, names: tuple[str, ...]) -> None:

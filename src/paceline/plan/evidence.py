@@ -3,10 +3,11 @@ replay's document."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+import msgspec
 
 from paceline.bench.local import file as run_file
 from paceline.bench.local.file import read_result
@@ -15,16 +16,16 @@ from paceline.bench.server import result as server_result
 from paceline.bench.server.file import read_server_result
 from paceline.bench.server.result import ServerResult
 from paceline.errors import DataError
-from paceline.plan import replay
+from paceline.simulate import result as replay_result
+from paceline.simulate.result import ReplayDocument, decode_replay
 
-Evidence = BenchResult | ServerResult | Mapping[str, Any]
-"""A mapping is a replay's document."""
+Measured = BenchResult | ServerResult | ReplayDocument
 
 _HINT = (
     "Give a file of `paceline bench -o` or `bench-server -o`, or what `paceline replay "
     "--json` prints."
 )
-_CURES: Mapping[Any, str] = {
+_HINTS: Mapping[Any, str] = {
     "paceline bench summary": "It lacks the rounds: give the file that `paceline bench -o` wrote.",
     "paceline rounds": "Give the bench that it was recorded with, or `paceline replay --json`.",
     "paceline costs": "Take `paceline break-even --costs FILE`.",
@@ -33,7 +34,7 @@ _CURES: Mapping[Any, str] = {
 }
 
 
-def read_evidence(path: str) -> Evidence:
+def read_measured(path: str) -> Measured:
     """Raises DataError for a file that can't be read, and for one of another kind, saying which."""
     first = _first_value(path)
     kind = first.get("kind") if isinstance(first, Mapping) else None
@@ -41,40 +42,23 @@ def read_evidence(path: str) -> Evidence:
         return read_result(path, cut_off_ends=True)
     if kind == server_result.KIND and "requests" not in first:
         return read_server_result(path)
-    if kind == replay.KIND:
-        return dict(first)
+    if kind == replay_result.KIND:
+        return decode_replay(first, path)
     what = f"a {kind!r}" if isinstance(kind, str) else "no file of Paceline's"
     if kind == server_result.KIND:
         what += " as --json prints it"
-    raise DataError(f"{path} is {what}, and no plan can be made of it.", _CURES.get(kind, _HINT))
+    raise DataError(f"{path} is {what}, and no plan can be made of it.", _HINTS.get(kind, _HINT))
 
 
 def _first_value(path: str) -> Any:
     """The first line's value; of a document on several lines, the document."""
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.readline()
-            if not _is_json(text):
-                text += file.read()
+        data = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}.", _HINT) from None
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is no text.", _HINT) from None
-    try:
-        return json.loads(text, parse_constant=_no_number)
-    except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}.", _HINT) from None
-    except RecursionError:
-        raise DataError(f"{path} is nested too deeply.", _HINT) from None
-
-
-def _is_json(line: str) -> bool:
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _no_number(written: str) -> NoReturn:
-    raise ValueError(f"{written} is no number")
+    for text in (data.partition(b"\n")[0], data):
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            fault = error
+    raise DataError(f"{path} is not JSON: {fault}.", _HINT)
