@@ -27,8 +27,8 @@ from made_setups import (
 )
 
 from paceline.errors import SettingError
-from paceline.export.cluster import Cluster
 from paceline.export.dynamo import NAME, SHIPS, dynamo, published_image, ships
+from paceline.export.kubernetes import Cluster
 from paceline.export.setup import EngineSetup
 
 KEYS = Path(__file__).parent / "manifest_keys.json"

@@ -27,8 +27,7 @@ from made_setups import (
 )
 
 from paceline.errors import SettingError
-from paceline.export.cluster import Cluster
-from paceline.export.kubernetes import kubernetes
+from paceline.export.kubernetes import Cluster, kubernetes
 from paceline.export.setup import EngineSetup
 
 SETUPS = {

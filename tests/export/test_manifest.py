@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from made_setups import received
 
 from paceline.errors import SettingError
-from paceline.export import cluster
+from paceline.export import kubernetes as cluster
 from paceline.export.text import as_yaml, comment
 
 # How long an example takes on a busy machine says nothing.

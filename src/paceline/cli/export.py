@@ -15,7 +15,7 @@ from paceline.cli.options import out_path, say, write_text
 from paceline.cli.settings import Verb, argument, flag, option, whole
 from paceline.errors import DataError, SettingError
 from paceline.export import dynamo, kubernetes
-from paceline.export.cluster import Cluster, short_name
+from paceline.export.kubernetes import Cluster, short_name
 from paceline.export.make import make_setup
 from paceline.export.setup import ENGINES, EngineSetup, ExportOptions
 from paceline.export.text import one_line, unwritten, written

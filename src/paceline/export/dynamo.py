@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.errors import SettingError, unknown_name
-from paceline.export.cluster import (
+from paceline.export.kubernetes import (
     FILES,
     Cluster,
     check_models,
@@ -86,22 +86,61 @@ def dynamo(
     kinds = {"worker": cluster.replicas}
     if disaggregated:
         kinds = {"decode": cluster.replicas, "prefill": prefill_replicas}
-    drafting = [kind for kind in kinds if kind != "prefill" or _prefill_drafts(setup)]
-    told = {kind: _drafting(setup, kind, kind in drafting) for kind in kinds}
+    method = _method(setup)
+    prefill_drafts = disaggregated and _prefill_drafts(setup, method)
+    told = {kind: _drafting(setup, kind, kind != "prefill" or prefill_drafts) for kind in kinds}
     files = {name: text for _, named in told.values() for name, text in named.items()}
 
     values = cluster.values(files) | {"image": image, "module": WORKERS[setup.engine].module}
-    components = [_frontend(values)]
-    for kind, replicas in kinds.items():
-        arguments, named = told[kind]
-        components.append(_worker(setup, cluster, values, kind, replicas, arguments, bool(named)))
+    # The frontend reads the tokenizer, hence the models' volumes; it needs no GPU.
+    frontend = {
+        **values,
+        **dict.fromkeys(("gpus", "cpu", "memory", "files_path", "component_files")),
+        "component": "Frontend",
+        "type": "frontend",
+        "component_replicas": 1,
+        "command": ["python3"],
+        "args": ["-m", "dynamo.frontend"],
+    }
+    workers = [
+        {
+            **values,
+            "component": kind,
+            "type": kind,
+            "component_replicas": replicas,
+            "command": ["python3", "-m", f"dynamo.{WORKERS[setup.engine].module}"],
+            "args": literal(_arguments(setup, cluster.gpus, kind, told[kind][0])),
+            "files_path": FILES if told[kind][1] else None,
+            "component_files": values["files_name"] if told[kind][1] else None,
+        }
+        for kind, replicas in kinds.items()
+    ]
     templates = read_template("dynamo")
     (component,) = templates["DynamoGraphDeployment"]["spec"].pop("components")
     graph = fill(templates["DynamoGraphDeployment"], values)
-    graph["spec"]["components"] = [fill(component, one) for one in components]
+    graph["spec"]["components"] = [fill(component, one) for one in (frontend, *workers)]
     maps = [fill(templates["ConfigMap"], values)] if files else []
-    notes = (*_heading(setup, cluster, version), *_roles(setup, disaggregated), *setup.notes)
-    return manifests([*maps, graph], notes)
+    notes = [
+        f"Dynamo {version} serves {setup.target} with {ENGINES[setup.engine].title} "
+        f"{setup.version}.",
+        *cluster.heading(
+            f"delete dynamographdeployment/{cluster.name}",
+            "POD_OF_A_WORKER",
+            9090,
+            "/metrics",
+            "or: apply the file of what ran before.",
+            "Metrics: the operator opens each worker's at port `system` (9090), and the "
+            "PodMonitor `dynamo-worker` of Dynamo's platform chart scrapes it.",
+        ),
+    ]
+    if prefill_drafts:
+        notes.append(
+            "Prefill workers have the draft too: what it kept of the prompt is handed over with "
+            "what the target kept."
+        )
+    elif disaggregated and method is not None:
+        notes.append("Only decode workers have the draft: it drafts from the text alone.")
+    return manifests([*maps, graph], [*notes, *setup.notes])
 
 
 def _image(setup: EngineSetup, cluster: Cluster, version: str) -> str:
@@ -118,66 +157,21 @@ def _image(setup: EngineSetup, cluster: Cluster, version: str) -> str:
     return cluster.image
 
 
-def _frontend(values: Mapping[str, Any]) -> dict[str, Any]:
-    """It reads the tokenizer, hence the models' volumes; it needs no GPU."""
-    return {
-        **values,
-        **dict.fromkeys(("gpus", "cpu", "memory", "files_path", "component_files")),
-        "component": "Frontend",
-        "type": "frontend",
-        "component_replicas": 1,
-        "command": ["python3"],
-        "args": ["-m", "dynamo.frontend"],
-    }
-
-
-def _worker(
-    setup: EngineSetup,
-    cluster: Cluster,
-    values: Mapping[str, Any],
-    kind: str,
-    replicas: int,
-    drafting: tuple[str, ...],
-    reads_files: bool,
-) -> dict[str, Any]:
+def _arguments(
+    setup: EngineSetup, gpus: int, kind: str, drafting: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Of a worker."""
     profile = WORKERS[setup.engine]
     parallel = profile.parallel or ENGINES[setup.engine].parallel
-    arguments = (
+    mode = () if kind == "worker" else ("--disaggregation-mode", kind, *profile.roles.get(kind, ()))
+    return (
         *(word for option in profile.model for word in (option, setup.target)),
-        *((str(parallel), str(cluster.gpus)) if cluster.gpus > 1 else ()),
-        *_mode(setup.engine, kind),
+        *((str(parallel), str(gpus)) if gpus > 1 else ()),
+        *mode,
         *drafting,
         # The operator opens the port that the counters are read at.
         *(setup.metrics if profile.counters is None else profile.counters),
     )
-    return {
-        **values,
-        "component": kind,
-        "type": kind,
-        "component_replicas": replicas,
-        "command": ["python3", "-m", f"dynamo.{profile.module}"],
-        "args": literal(arguments),
-        "files_path": FILES if reads_files else None,
-        "component_files": values["files_name"] if reads_files else None,
-    }
-
-
-def _mode(engine: str, kind: str) -> tuple[str, ...]:
-    """A worker's half of the work, and how the halves reach each other."""
-    if kind == "worker":
-        return ()
-    mode = ("--disaggregation-mode", kind)
-    if engine == "vllm":
-        # The 1.6.1 templates tell only prefill workers; its profiler adds the other half
-        # (profiler/utils/config_modifiers/vllm.py), without which a decode worker fetches nothing.
-        role = "kv_producer" if kind == "prefill" else "kv_consumer"
-        told = f'{{"kv_connector":"NixlConnector","kv_role":"{role}"}}'
-        return (*mode, "--kv-transfer-config", told)
-    if engine == "sglang":
-        transfer = ("--disaggregation-transfer-backend", "nixl")
-        meeting = ("--disaggregation-bootstrap-port", "12345", "--host", "0.0.0.0")
-        return (*mode, *transfer, *meeting)
-    return mode
 
 
 def _drafting(
@@ -215,40 +209,14 @@ def _method(setup: EngineSetup) -> str | None:
     return None if found is None else str(found)
 
 
-def _prefill_drafts(setup: EngineSetup) -> bool:
+def _prefill_drafts(setup: EngineSetup, method: str | None) -> bool:
     """Whether prefill workers need the drafts too: a draft with a cache of its own must have read
     the prompt. Raises SettingError where an engine can't hand that over."""
-    method, worker = _method(setup), WORKERS[setup.engine]
-    if setup.engine == "sglang" and method == "STANDALONE":
+    worker = WORKERS[setup.engine]
+    if method is not None and method == worker.no_handover:
         raise SettingError(
-            "SGLang hands no state of a draft model (STANDALONE) from prefill to decode workers.",
+            f"{ENGINES[setup.engine].title} hands no state of a draft model ({method}) from "
+            "prefill to decode workers.",
             "Leave --disaggregated out, or plan with lookup or an EAGLE draft.",
         )
     return method is not None and method not in worker.from_text
-
-
-def _heading(setup: EngineSetup, cluster: Cluster, version: str) -> list[str]:
-    graph = f"dynamographdeployment/{cluster.name}"
-    return [
-        f"Dynamo {version} serves {setup.target} with {ENGINES[setup.engine].title} "
-        f"{setup.version}.",
-        f"Check: {cluster.kubectl('apply --dry-run=server -f THIS_FILE')}",
-        "Apply: kubectl apply -f THIS_FILE",
-        f"To roll back: {cluster.kubectl(f'delete {graph}')}",
-        "or: apply the file of what ran before.",
-        "Metrics: the operator opens each worker's at port `system` (9090), and the PodMonitor "
-        "`dynamo-worker` of Dynamo's platform chart scrapes it.",
-        f"Watch: {cluster.kubectl('port-forward POD_OF_A_WORKER 9090')}",
-        "and: paceline watch http://127.0.0.1:9090/metrics",
-    ]
-
-
-def _roles(setup: EngineSetup, disaggregated: bool) -> list[str]:
-    if not disaggregated or _method(setup) is None:
-        return []
-    if _prefill_drafts(setup):
-        return [
-            "Prefill workers have the draft too: what it kept of the prompt is handed over with "
-            "what the target kept."
-        ]
-    return ["Only decode workers have the draft: it drafts from the text alone."]

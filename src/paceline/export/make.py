@@ -8,17 +8,17 @@ from typing import Any
 
 from paceline.errors import DataError, SettingError
 from paceline.export import llama_server, sglang, tensorrt_llm, vllm
-from paceline.export.rules import ExportRequest, check_place, target_place
+from paceline.export.request import ExportRequest, check_format, check_place, made_setup
 from paceline.export.setup import ENGINES, EngineSetup, ExportOptions, engine_table
-from paceline.plan.document import Gain, PlanDocument, PlannedDraft
+from paceline.plan.document import Gain, PlanDocument
 
-WRITERS: dict[str, Callable[[ExportRequest, PlannedDraft | None], EngineSetup]] = {
+WRITERS: dict[str, Callable[[ExportRequest], EngineSetup]] = {
     "vllm": vllm.setup,
     "sglang": sglang.setup,
     "tensorrt-llm": tensorrt_llm.setup,
     "llama-server": llama_server.setup,
 }
-"""Each tells its engine to draft, or (without a draft) to decode without one."""
+"""Each tells its engine to draft."""
 
 _HOW = {
     "bench": "measured by a bench",
@@ -43,14 +43,17 @@ def make_setup(engine: str, plan: PlanDocument, options: ExportOptions) -> Engin
         )
     never = plan.schedule and not any(step.max_draft_tokens for step in plan.schedule)
     draft = None if never else plan.draft
-    check_place(options.target or plan.target.path or plan.target.name)
+    target = options.target or plan.target.path or plan.target.name
+    check_place(target)
     check_place(options.draft_model or (None if draft is None else draft.model))
     if draft is None:
         _check_no_draft(options)
-    ask = ExportRequest(plan, options, table, target_place(plan, options, table))
-    setup = WRITERS[engine](ask, draft)
-    last = "The plan is to decode without a draft."
-    if draft is not None:
+    check_format(target, "target", table, given=options.target is not None)
+    if draft is None:
+        setup = made_setup(table, options, target)
+        last = "The plan is to decode without a draft."
+    else:
+        setup = WRITERS[engine](ExportRequest(plan, options, table, target, draft))
         how = table.profile.without_drafts
         last = f"To roll back: {how}. The output's distribution stays the same."
     return replace(setup, notes=(*_evidence(plan), *_replaced(plan, setup), *setup.notes, last))

@@ -1,8 +1,7 @@
 """What an export is told, which engines and versions are known, and the settings that come of it.
 
-A version's table is closed: what it doesn't have is refused here rather than by the server. The
-tables are made from the engines' packages by `engine_checks/make_tables.py`, or say that they were
-recorded.
+A version's table is closed: what it lacks is refused here rather than by the server. Tables are
+made from the engines' packages by `engine_checks/make_tables.py`, or say that they were recorded.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from paceline.errors import SettingError, unknown_name
 LOSSY = re.compile(
     r"synth|fly_|accept-threshold|acceptance_threshold|relaxed|posterior_threshold|greedy_sampling"
 )
-"""Keys that relax verification or fake it: emitted tokens would not be distributed as the target's,
-so an export never has them."""
+"""Keys that relax verification or fake it, which an export never has: what is emitted would not be
+distributed as the target's."""
 
 LOSSY_VALUES = {"rejection_sample_method": ("synthetic", "fly")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions:
-    """What whoever exports a plan says beside it; all of it is optional.
+    """What is said beside the plan; all of it is optional.
 
     version                 of the engine; None: the newest known
-    target, draft_model     where they lie for that engine; None: as the plan says
+    target, draft_model     where they lie for the engine; None: as the plan says
     max_draft_tokens        drafted tokens in a round, in place of the plan's
     ours                    vLLM: our proposer in place of the engine's own n-grams
     nearest                 where the engine can't express the draft, export what comes nearest
@@ -57,18 +56,18 @@ class ExportOptions:
 class EngineSetup:
     """How one version of one engine is told of a plan, before that takes a form.
 
-    engine      as `paceline export` names it: `vllm`, `sglang`, `tensorrt-llm`, `llama-server`
-    version     of the engine, as its package names it
+    engine      as `paceline export` names it
+    version     as its package names it
     target      the model to serve, a path or a repository as the engine wants it
-    draft       where the draft's model lies for the engine; None if it needs none
-    arguments   of the engine's server, about drafts only: without program, target, port
-    config      the same as the engine's own structured form: vLLM's `speculative_config` dict,
-                TensorRT-LLM's YAML as a mapping; empty for engines that only have flags
-    files       files that the arguments name, by name: their text
+    draft       where the draft's model lies likewise; None if it needs none
+    arguments   of the server, about drafts only: without program, target, port
+    config      the same in the engine's structured form (vLLM's `speculative_config`,
+                TensorRT-LLM's YAML); empty for engines that only have flags
+    files       text of the files that the arguments name, by name
     tensor_parallel   GPUs that the target is split over
     metrics     arguments that turn the engine's counters on, for `paceline watch`
-    notes       what was measured, what the engine can't express and what stands in for it, how to
-                roll back; a sentence each. Every output carries them as comments
+    notes       what was measured, what stands in for the plan's draft, how to roll back: sentences
+                that every output carries as comments
     """
 
     engine: str
@@ -90,9 +89,11 @@ class DynamoWorker:
     module      of Dynamo's package, which is the worker
     runtime     in the image's name
     model       options that the target follows
-    counters    None: the engine's own
-    parallel    None: the engine's own
+    counters, parallel     None: the engine's own
     from_text   methods that draft from tokens alone: prefill workers have no state to hand over
+    no_handover     a method whose state prefill workers can't hand over
+    roles       further arguments of decode and prefill workers: how the halves reach each other.
+                vLLM's decode role stands in the 1.6.1 profiler alone, not in its templates
     """
 
     module: str
@@ -101,6 +102,8 @@ class DynamoWorker:
     from_text: frozenset[str]
     counters: tuple[str, ...] | None = None
     parallel: str | None = None
+    no_handover: str | None = None
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +114,12 @@ class EngineProfile:
     versions        that are known, oldest first; the last is the default
     formats         that its settings are written in; the first is the default
     structured      it takes the drafts' settings as a mapping
+    settings_file   that it reads its settings from, and what stands in it (`always`)
     program, model  what starts its server, and the option that the target follows
     counters        arguments that turn its counters on
-    parallel        the option that splits a target over several GPUs; llama-server takes all of
-                    them by itself
-    method_key      what says how it drafts, and by family of drafts (`methods`) the names of that,
-                    of which a version has one; several at once are joined by commas
+    parallel        the option that splits a target over GPUs; llama-server takes all by itself
+    method_key      what says how it drafts; by family of drafts the names (`methods`) of which a
+                    version has one; several at once are joined by commas
     image           that its makers publish; started as it is, or by `program`
     port, metrics_path     of its server, and its Prometheus page
     health_seconds  that an answer of /health may take
@@ -134,6 +137,8 @@ class EngineProfile:
     image: str
     port: int
     structured: bool = False
+    settings_file: str | None = None
+    always: Mapping[str, Any] = field(default_factory=dict)
     model: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
     parallel: str | None = None
@@ -147,6 +152,16 @@ class EngineProfile:
     def split(self, gpus: int) -> tuple[str, ...]:
         """The arguments that split a target over that many GPUs, where any are needed."""
         return (self.parallel, str(gpus)) if self.parallel and gpus > 1 else ()
+
+
+def is_path(model: str) -> bool:
+    """Whether a model is named as a file or folder, not as a repository."""
+    return (
+        model.startswith(("/", ".", "~"))
+        or model.lower().endswith(".gguf")
+        or model.count("/") > 1
+        or "\\" in model
+    )
 
 
 def _table_file(name: str) -> bytes:
@@ -256,12 +271,11 @@ def _nearest(wanted: str, known: Iterable[str]) -> str:
     number = _numbers(wanted)
     below = [version for version in known if _numbers(version) <= number][-1:]
     above = [version for version in known if _numbers(version) > number][:1]
-
-    def difference(version: str) -> list[int]:
-        pairs = zip_longest(_numbers(version), number, fillvalue=0)
-        return [abs(one - other) for one, other in pairs]
-
-    return min([*below, *above], key=difference)
+    apart = {
+        version: [abs(a - b) for a, b in zip_longest(_numbers(version), number, fillvalue=0)]
+        for version in (*below, *above)
+    }
+    return min(apart, key=lambda version: apart[version])
 
 
 def _numbers(version: str) -> list[int]:

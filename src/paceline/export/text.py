@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from paceline.errors import SettingError, unknown_name
-from paceline.export.rules import is_path
-from paceline.export.setup import ENGINES, EngineSetup
+from paceline.export.setup import ENGINES, EngineSetup, is_path
 
 WIDTH = 80
 

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.errors import DataError, PairError, SettingError
-from paceline.export.rules import (
-    ExportRequest,
-    beyond_schedule,
-    check_no_model,
-    check_sampling,
-    family_of,
-    find_model,
-    fixed_draft_tokens,
-    match_lengths,
-    no_schedule,
-    shortest_match,
-)
+from paceline.export.request import ExportRequest
 from paceline.export.setup import EngineSetup, ExportOptions
 from paceline.plan.document import PlannedDraft
 
@@ -29,24 +18,18 @@ MOST_OF_OURS = 15
 OURS = {"lookup": "lookup", "ngram": "lookup", "recycle": "recycle"}
 """What our proposer runs in place of a kind."""
 
-OURS_BY_DEFAULT = ["lookup"]
-
 LONGEST_MATCH = 5  # vLLM's own default
 
 
-def setup(ask: ExportRequest, draft: PlannedDraft | None) -> EngineSetup:
-    """vLLM told to draft, or without a draft to decode without one."""
-    if draft is None:
-        return ask.made()
+def setup(ask: ExportRequest) -> EngineSetup:
+    """vLLM told to draft."""
     table = ask.table
-    check_sampling(
-        ask, table.read["refused_sampling"], "refuses requests with that while it drafts"
-    )
+    ask.check_sampling(table.read["refused_sampling"], "refuses requests with that while it drafts")
     more: tuple[str, ...] = ()
     if ask.options.ours:
-        config, more, notes = _ours(ask, draft)
+        config, more = _ours(ask)
     else:
-        config, notes = _own(ask, draft)
+        config = _own(ask)
     table.admit(config)
     most, limit = table.read.get("most_tokens"), config.get("num_speculative_tokens", 0)
     if most is not None and limit > most:
@@ -55,52 +38,43 @@ def setup(ask: ExportRequest, draft: PlannedDraft | None) -> EngineSetup:
             f"Give a smaller one with --max-draft-tokens, up to {most}.",
         )
     if config["method"] in table.read["old_runner"]:
-        notes += ("vLLM runs this method on its older model runner (V1), and says so.",)
+        ask.say("vLLM runs this method on its older model runner (V1), and says so.")
     return ask.made(
-        *notes,
-        draft=None if ask.options.ours else config.get("model"),
+        None if ask.options.ours else config.get("model"),
         arguments=("--speculative-config", json.dumps(config), *more),
         config=config,
     )
 
 
-def _own(ask: ExportRequest, draft: PlannedDraft) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _own(ask: ExportRequest) -> dict[str, Any]:
     """One of vLLM's own methods."""
     methods: dict[str, str | None] = {**ask.table.families(), "speculators": None}
     if "use_heterogeneous_vocab" not in ask.table.keys:
         del methods["other-vocabulary"]
-    family, stands_in = family_of(ask, draft, methods)
-    given = (ask.plan.max_draft_tokens, ask.options.max_draft_tokens)
+    family = ask.family(methods)
     limit: int | None = None
-    if family == "suffix" and given == (None, None):
-        notes: tuple[str, ...] = (
-            "Suffix drafts choose each time how far to go; vLLM's own limit holds.",
-        )
+    if family == "suffix" and ask.plan.max_draft_tokens is ask.options.max_draft_tokens is None:
+        ask.say("Suffix drafts choose each time how far to go; vLLM's own limit holds.")
     else:
-        limit, notes = fixed_draft_tokens(ask)
-    config, unchecked = _method(ask, draft, family, methods[family])
-    notes = (*stands_in, *notes, *unchecked)
+        limit = ask.fixed_limit()
+    config = _method(ask, family, methods[family])
     if limit is not None:
         config["num_speculative_tokens"] = limit
     if family == "ngram":
-        least = shortest_match(draft)
+        least = ask.shortest_match()
         most = max(least, LONGEST_MATCH)
         config |= {"prompt_lookup_min": least, "prompt_lookup_max": most}
-        notes += match_lengths(draft, f"vLLM is told to match from {least} to {most} tokens")
+        ask.say_matches(f"vLLM is told to match from {least} to {most} tokens")
     if family == "suffix":
-        notes += ("vLLM needs the package arctic-inference for suffix drafts.",)
-    config |= _parallel(ask.options, config["method"])
-    schedule, said = _schedule(ask, config["method"])
-    return config | schedule, (*notes, *said)
+        ask.say("vLLM needs the package arctic-inference for suffix drafts.")
+    return config | _parallel(ask.options, config["method"]) | _schedule(ask, config["method"])
 
 
-def _method(
-    ask: ExportRequest, draft: PlannedDraft, family: str, method: str | None
-) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _method(ask: ExportRequest, family: str, method: str | None) -> dict[str, Any]:
     """The method and where its model lies. The files of one that lies here say more."""
-    model = find_model(ask, draft, family, method)
+    model = ask.find_model(family, method)
     if model.place is None:
-        return {"method": method}, ()
+        return {"method": method}
     if model.loads is None and method is None:
         raise SettingError(
             f"By which method the speculators draft {model.place} drafts can't be seen from here.",
@@ -111,45 +85,34 @@ def _method(
         config["use_heterogeneous_vocab"] = True
     if model.loads is not None:
         config |= {"method": model.loads.method, **model.loads.settings}
-    return config, model.notes
+    return config
 
 
-def _ours(
-    ask: ExportRequest, draft: PlannedDraft
-) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
-    """Our proposer: its settings, further arguments, and what must be said."""
-    check_no_model(ask.options, f"{ask.name} with --ours")
+def _ours(ask: ExportRequest) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Our proposer: its settings, and further arguments."""
+    ask.check_no_model(" with --ours")
     _parallel(ask.options, "custom_class")
-    names = _names_of_ours(draft)
-    config = {
-        "method": "custom_class",
-        "model": PROPOSER,
-        "num_speculative_tokens": ask.options.max_draft_tokens
-        or ask.plan.max_draft_tokens
-        or MOST_OF_OURS,
-    }
-    more: tuple[str, ...] = ()
-    if names != OURS_BY_DEFAULT:
-        more = ("--additional-config", json.dumps({"paceline": {"drafts": names}}))
-    return config, more, tuple(_said_of_ours(ask, draft, more))
-
-
-def _said_of_ours(ask: ExportRequest, draft: PlannedDraft, more: tuple[str, ...]) -> Iterator[str]:
-    yield (
+    names = _names_of_ours(ask.draft)
+    limit = ask.options.max_draft_tokens or ask.plan.max_draft_tokens or MOST_OF_OURS
+    ask.say(
         "Paceline must be installed beside vLLM: its proposer drafts, and its policy chooses each "
         "round how far to go, up to num_speculative_tokens."
     )
     if ask.plan.schedule:
-        yield "The plan's schedule by batch size is not written: that policy is in its place."
-    if draft.kind == "ngram":
-        yield ("An engine's own n-grams were measured: for Paceline's lookup, measure it anew.")
-    if lost := _settings_of(draft):
-        yield f"The proposer has settings of its own, in place of the plan's {lost}."
-    if more:
-        yield (
+        ask.say("The plan's schedule by batch size is not written: that policy is in its place.")
+    if ask.draft.kind == "ngram":
+        ask.say("An engine's own n-grams were measured: for Paceline's lookup, measure it anew.")
+    if lost := _settings_of(ask.draft):
+        ask.say(f"The proposer has settings of its own, in place of the plan's {lost}.")
+    more: tuple[str, ...] = ()
+    if names != ["lookup"]:  # its default
+        more = ("--additional-config", json.dumps({"paceline": {"drafts": names}}))
+        ask.say(
             f"{more[0]} names the proposer's drafts, and is no part of the speculative config: in "
             "Python or with the JSON form, give it beside."
         )
+    config = {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": limit}
+    return config, more
 
 
 def _names_of_ours(draft: PlannedDraft) -> list[str]:
@@ -206,13 +169,16 @@ def _parallel(options: ExportOptions, method: str) -> dict[str, Any]:
     return {"draft_tensor_parallel_size": wanted}
 
 
-def _schedule(ask: ExportRequest, method: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _schedule(ask: ExportRequest, method: str) -> dict[str, Any]:
     if not ask.schedule or method not in ask.table.read["scheduled"]:
-        return {}, no_schedule(ask, method)
+        ask.say_no_schedule(method)
+        return {}
+    ask.say_schedule(
+        "vLLM drops the schedule by batch size, with a warning, under data parallelism."
+    )
     # The last entry holds for larger batches too, so an open end can stop anywhere.
     entries = [
         [step.from_batch, step.to_batch or step.from_batch, step.max_draft_tokens]
         for step in ask.schedule
     ]
-    said = "vLLM drops the schedule by batch size, with a warning, under data parallelism."
-    return {"num_speculative_tokens_per_batch_size": entries}, (said, *beyond_schedule(ask))
+    return {"num_speculative_tokens_per_batch_size": entries}
