@@ -3,7 +3,7 @@
     PYTHONPATH=src python engine_checks/checkpoints_vllm.py
 
 in an environment with the CPU build of one of the versions that `paceline.inspect.loaders`
-knows. Every tiny draft of tests/checkpoints, whole and with every fault, goes through vLLM's own
+knows. Every tiny draft of tests/inspect, whole and with every fault, goes through vLLM's own
 configuration and weight loader; no token is decoded. Writes results/checkpoints_vllm-VERSION.json
 with what vLLM refuses although we say that it loads (missed), and what it loads without a word
 although it would draft wrongly (silent); exits with 1 if anything was missed.
@@ -28,7 +28,7 @@ os.environ |= {
     "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "tests/checkpoints"))
+sys.path.insert(0, str(HERE.parent / "tests/inspect"))
 
 import faults as cases  # noqa: E402
 import tiny_drafts as tiny  # noqa: E402

@@ -70,7 +70,7 @@ def test_what_stops_one_engine_is_said_once(
     assert main(["inspect", str(place)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "SGLang 0.5.21 to 0.5.23 no, see below" in text
-    assert text.count("SGLang then takes its embedding as its head") == 1
+    assert text.count("SGLang then takes the draft's embedding as its head") == 1
 
 
 def test_no_draft_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

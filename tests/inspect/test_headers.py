@@ -34,8 +34,8 @@ def test_a_header_is_what_safetensors_reads(tmp_path: Path) -> None:
     assert header.metadata == {"format": "pt"}
     assert header.bytes == header.found == path.stat().st_size
     with safe_open(path, "np") as theirs:
-        assert {tensor.name for tensor in header.tensors} == {*theirs.keys()}
-        for tensor in header.tensors:
+        assert {*header.tensors} == {*theirs.keys()}
+        for tensor in header.tensors.values():
             value = theirs.get_tensor(tensor.name)
             assert (tensor.shape, tensor.dtype) == (value.shape, str(value.dtype))
             assert np.array_equal(tensor.values(), value)
@@ -47,7 +47,7 @@ def test_bfloat16_is_read_as_float32(tmp_path: Path) -> None:
     data = (value.view(np.uint32) >> 16).astype("<u2").tobytes()
     path = tmp_path / "a.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + data)
-    assert np.array_equal(read_header(path).tensors[0].values(), value)
+    assert np.array_equal(read_header(path).tensors["a"].values(), value)
 
 
 @pytest.mark.parametrize("left", range(0, 300, 7))
@@ -234,11 +234,11 @@ def test_layers_of_a_gguf_that_are_no_numbers(tmp_path: Path) -> None:
 def test_json_nested_too_deeply_is_named(tmp_path: Path) -> None:
     deep = "[" * 200_000
     (tmp_path / "config.json").write_text(deep)
-    with pytest.raises(DataError, match="nested too deeply"):
+    with pytest.raises(DataError, match="is not JSON: maximum recursion depth"):
         read(tmp_path)
     head = tmp_path / "head.safetensors"
     head.write_bytes(len(deep).to_bytes(8, "little") + deep.encode())
-    with pytest.raises(DataError, match="not JSON"):
+    with pytest.raises(DataError, match="not one of safetensors"):
         read(head)
 
 

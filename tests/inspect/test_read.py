@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from faults import FAMILIES, FATAL, SOME, SPECULATORS, Edit
 from safetensors.numpy import save_file
 
 from paceline.errors import DataError
+from paceline.inspect import checkpoint
 from paceline.inspect.loaders import VERSIONS, loads
 from paceline.inspect.read import read
 
@@ -176,13 +178,18 @@ def test_numbers_in_names_are_not_counted_up_to(tmp_path: Path) -> None:
 def test_a_map_is_read_of_packed_weights_too(packed: bool, tmp_path: Path) -> None:
     more = {"quantization_config": {"bits": 4}} if packed else {}
     place = tiny.write(tmp_path, tiny.model_config(**more), tiny.model_tensors())
-    document = {"kind": "paceline vocabulary map", "target_tokens": 100, "ids": [*range(40)]}
+    document = {
+        "kind": "paceline vocabulary map",
+        "version": 1,
+        "target_tokens": 100,
+        "ids": [*range(40)],
+    }
     (place / "vocabulary_map.json").write_text(json.dumps(document))
     assert read(place).vocabulary_size == 100
     (place / "vocabulary_map.json").write_text("[" * 200_000)
     fatal = read(place).fatal
     assert fatal is not None
-    assert "can't be read" in fatal.fact
+    assert "is not JSON" in fatal.fact
 
 
 def test_one_head_for_all_of_medusas_is_one_at_least(tmp_path: Path) -> None:
@@ -212,7 +219,12 @@ def test_packed_weights_are_not_held_against_the_config(tmp_path: Path) -> None:
 
 def test_a_map_of_a_derived_draft(tmp_path: Path) -> None:
     place = tiny.write(tmp_path, *FAMILIES["model"]())
-    document = {"kind": "paceline vocabulary map", "target_tokens": 100, "ids": [*range(39), -1]}
+    document = {
+        "kind": "paceline vocabulary map",
+        "version": 1,
+        "target_tokens": 100,
+        "ids": [*range(39), -1],
+    }
     (place / "vocabulary_map.json").write_text(json.dumps(document))
     found = read(place)
     assert found.problems == ()
@@ -222,7 +234,8 @@ def test_a_map_of_a_derived_draft(tmp_path: Path) -> None:
         ({"ids": [0, 1]}, "has 2 entries"),
         ({"ids": [*range(39), 100]}, "leads to id 100"),
         ({"ids": [0, *range(39)]}, "two draft tokens"),
-        ({"kind": "x"}, "is not a vocabulary map"),
+        ({"kind": "x"}, "is not a paceline vocabulary map file"),
+        ({"version": 0}, "has version 0 of the format"),
     ):
         (place / "vocabulary_map.json").write_text(json.dumps(document | wrong))
         fatal = read(place).fatal
@@ -341,3 +354,12 @@ def test_an_exit_head(tmp_path: Path) -> None:
     assert (found.vocabulary_size, found.problems) == (tiny.VOCABULARY, ())
     save_file({"gain": tensors["gain"]}, path, metadata | {"target": json.dumps({"width": 9})})
     assert len(read(path).problems) == 2
+
+
+def test_every_problem_of_the_table_is_noted_somewhere() -> None:
+    source = "".join(path.read_text() for path in Path(checkpoint.__file__).parent.glob("*.py"))
+    tables = (Path(checkpoint.__file__).parent / "tables/weights.json").read_text()
+    named = set(re.findall(r'"((?:[a-z0-9_]+|p-eagle)\.[a-z0-9_]+)"', source + tables))
+    named |= {f"eagle3.{name}" for name in ("two_lists", "top_only", "nested_only")}
+    assert {*checkpoint.PROBLEMS} <= named
+    assert all(rule.hint.endswith(".") for rule in checkpoint.PROBLEMS.values())

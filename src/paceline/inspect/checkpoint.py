@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
-KINDS = {
-    "eagle": "EAGLE",
-    "eagle3": "EAGLE-3",
-    "p-eagle": "P-EAGLE",
-    "medusa": "Medusa",
-    "dflash": "DFlash",
-    "dflash2": "DFlash 2",
-    "dspark": "DSpark",
-    "mtp": "MTP layers",
-    "xpress": "XPress",
-    "model": "draft model",
-    "exit-head": "early-exit head",
-}
-"""How a checkpoint drafts, and what that is called."""
+import msgspec
 
-FORMATS = {
-    "transformers": "Hugging Face directory",
-    "speculators": "speculators directory",
-    "gguf": "GGUF file",
-    "paceline": "Paceline file",
-}
-"""How its files are laid out."""
+T = TypeVar("T")
+
+
+def read_table(name: str, type: type[T]) -> T:
+    """One of this package's tables."""
+    text = (files("paceline.inspect") / f"tables/{name}.json").read_bytes()
+    return msgspec.json.decode(text, type=type)
+
+
+class KindTable(msgspec.Struct, frozen=True):
+    """The kinds of drafts.
+
+    titles           how a checkpoint drafts, and what that is called
+    formats          how its files are laid out, likewise
+    speculators      kinds by `speculators_model_type`
+    architectures    kinds by a part of an architecture's name, the most specific first
+    """
+
+    titles: Mapping[str, str]
+    formats: Mapping[str, str]
+    speculators: Mapping[str, str]
+    architectures: Mapping[str, str]
+
+
+KIND_TABLE = read_table("kinds", KindTable)
+KINDS, FORMATS = KIND_TABLE.titles, KIND_TABLE.formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,25 @@ class Problem:
     hint: str
     fatal: bool = False
     stops: tuple[str, ...] = ()
+
+
+class ProblemRule(msgspec.Struct, frozen=True):
+    """A problem before it is found: its sentences leave room for values. Fatal unless it says
+    otherwise or stops some engines only."""
+
+    fact: str
+    hint: str
+    fatal: bool = True
+    stops: tuple[str, ...] = ()
+
+    def problem(self, fatal: bool | None, values: Mapping[str, object]) -> Problem:
+        """It, with its values; `fatal` overrides the rule's own."""
+        stopping = (self.fatal if fatal is None else fatal) and not self.stops
+        fact, hint = self.fact.format(**values), self.hint.format(**values)
+        return Problem(fact, hint, stopping, self.stops)
+
+
+PROBLEMS = read_table("problems", dict[str, ProblemRule])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +104,22 @@ class Checkpoint:
     architecture            as its config (or GGUF metadata) names it
     model_type              of its layers, likewise
     hidden_size             entries of its own states
-    target_hidden_size      of the target's states that it takes in; None if it takes none
+    target_hidden_size      of the target's states that it reads; None if it reads none
     vocabulary_size         ids that it takes in: rows of the target's embedding
     draft_vocabulary_size   ids that it gives out; smaller with a map
     layers                  transformer layers; heads of Medusa
-    parameters              of its weights, without maps; None where they can't be looked at
+    parameters              of its weights, without maps; None where they can't be read
     bytes                   of its files of weights
     dtype                   of most of its weights
     map                     None: its ids are the target's
-    aux_layers              whose states of the target it takes in, as its config numbers them
+    aux_layers              whose states of the target it reads, as its config numbers them
     proposal_tokens         in a round, as its config suggests; None if it suggests nothing
     verifier                the target that it was made for, if it says so
-    embedding, head         `own`, `target` (it brings none and shares the target's), `tied` (a
-                            head that is the embedding), or `none` of what has no such part
-    aux_count               so many of the target's states does its first projection take; None
-                            if it takes none
-    compared_vocabulary_size
-                            tokens of the target that it was held against; None without one
+    embedding, head         `own`, `target` (it has none and shares the target's), `tied` (a head
+                            that is the embedding), or `none` of what has no such part
+    aux_count               how many of the target's states its first projection takes; None if
+                            it takes none
+    compared_vocabulary_size    tokens of the target that it was compared with; None without one
     problems                fatal ones first
     """
 
@@ -126,7 +153,5 @@ class Checkpoint:
 
     def stops(self, engine: str) -> Problem | None:
         """The first problem that stops this engine."""
-        for problem in self.problems:
-            if problem.fatal or engine in problem.stops:
-                return problem
-        return None
+        stopping = (p for p in self.problems if p.fatal or engine in p.stops)
+        return next(stopping, None)

@@ -3,19 +3,41 @@ and what is wrong."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from paceline.inspect.checkpoint import VocabularyMap
+from paceline.inspect.checkpoint import VocabularyMap, read_table
 from paceline.inspect.files import SHOWN, Files, HeaderError, Tensor, some
 
 MAPS = ("d2t", "t2d", "token_map")
 """Tensors that are no weights."""
+
+
+class WeightRule(msgspec.Struct, frozen=True):
+    """A weight that drafts of a family have.
+
+    shape      outermost first: products of numbers and of names in `InspectedDraft.sizes`; empty
+               where any size is right
+    said       what a message adds to the sizes, with room for them
+    needed     it must be there, with the reason in a message; None where it needn't
+    refused    the problem that it is where it is there
+    """
+
+    shape: tuple[str, ...] = ()
+    said: str = ""
+    needed: str | None = None
+    refused: str | None = None
+
+
+WEIGHTS = read_table("weights", dict[str, dict[str, WeightRule]])
+"""By family and bare name."""
 
 
 @dataclass(slots=True)
@@ -24,6 +46,7 @@ class InspectedDraft:
 
     config    of its layers: a speculators config has theirs nested, with the rest around it
     tensors   by bare names: without `model.`, the layer that EAGLE calls `midlayer` as `layers.0`
+    sizes     by the names that configs use; `aux_count` is how many of the target's states it reads
     found     what a family's module adds: fields of `Checkpoint`
     """
 
@@ -32,19 +55,12 @@ class InspectedDraft:
     format: str
     config: Mapping[str, Any]
     tensors: dict[str, Tensor]
+    sizes: dict[str, int | None] = field(default_factory=dict)
     found: dict[str, Any] = field(default_factory=dict)
 
-    def wrong(
-        self, fact: str, hint: str, *, fatal: bool = True, stops: tuple[str, ...] = ()
-    ) -> None:
-        """Note a problem, as `Files.wrong` does."""
-        self.files.wrong(fact, hint, fatal=fatal, stops=stops)
-
-    def numbers(self, value: object) -> tuple[int, ...]:
-        """An entry that lists whole numbers; nothing if it lists anything else."""
-        if isinstance(value, list) and all(type(one) is int for one in value):
-            return tuple(value)
-        return ()
+    def note(self, problem: str, *, fatal: bool | None = None, **values: object) -> None:
+        """Note a problem, as `Files.note` does."""
+        self.files.note(problem, fatal=fatal, **values)
 
     @property
     def readable(self) -> bool:
@@ -60,7 +76,7 @@ class InspectedDraft:
         """The first of these entries of its config that is a count."""
         for name in names:
             value = self.config.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            if type(value) is int and value >= 0:
                 return value
         return None
 
@@ -70,66 +86,70 @@ class InspectedDraft:
         return found if isinstance(found, Mapping) else {}
 
     def need(self, *names: str, why: str = "") -> None:
-        """Weights that it can't do without."""
+        """Note which of these weights are missing."""
         missing = [name for name in names if name not in self.tensors]
         if self.readable and missing:
-            self.wrong(
-                f"{'A weight is' if len(missing) == 1 else f'{len(missing)} weights are'} missing: "
-                f"{some(missing)}{why}.",
-                "Export the draft again, whole.",
-            )
+            count = "A weight is" if len(missing) == 1 else f"{len(missing)} weights are"
+            self.note("weights.missing", count=count, names=some(missing), why=why)
 
     def check_names(self) -> None:
         """vLLM puts `model.` before the names of these drafts, even before its own."""
         prefixed = [name for name in self.files.tensors if name.startswith("model.")]
         if prefixed:
-            self.wrong(
-                f"Its weights' names begin with model. ({prefixed[0]}), and vLLM looks for them "
-                "without.",
-                "Rename them, or export the draft again.",
-                stops=("vllm",),
-            )
+            self.note("weights.prefix", name=prefixed[0])
 
-    def expect(self, name: str, *shape: int | None, said: str) -> None:
-        """A weight of this shape (None: any size there), if it is there; `said` is what in the
-        config says so."""
+    def check_weights(self, *families: str) -> None:
+        """Hold the weights against the tables of these families."""
+        rules = {name: rule for family in families for name, rule in WEIGHTS[family].items()}
+        for why in dict.fromkeys(rule.needed for rule in rules.values()):
+            if why is not None:
+                self.need(*(name for name, rule in rules.items() if rule.needed == why), why=why)
+        for name, rule in rules.items():
+            if rule.refused is not None and name in self.tensors:
+                self.note(rule.refused)
+            if rule.shape:
+                self.expect(name, *rule.shape, said=rule.said)
+
+    def expect(self, name: str, *shape: str, said: str = "") -> None:
+        """Hold a weight against a shape, both as `WeightRule` has them, where it is there."""
         tensor = self.tensors.get(name)
         if tensor is None or self.quantised:
             return
+        wanted = [self._product(term) for term in shape]
         fits = len(tensor.shape) == len(shape) and all(
-            wanted in (None, size) for size, wanted in zip(tensor.shape, shape, strict=True)
+            size in (None, found) for size, found in zip(wanted, tensor.shape, strict=True)
         )
         if not fits:
-            wanted = ", ".join("any" if size is None else str(size) for size in shape)
-            self.wrong(
-                f"{tensor.name} has the shape {list(tensor.shape)}, and by {said} it should have "
-                f"[{wanted}].",
-                "Correct config.json, or export the draft again.",
+            terms = dict.fromkeys(" ".join(shape).split())
+            named = [f"{term} {self.sizes[term]}" for term in terms if term in self.sizes]
+            named = [one for one in named if not one.startswith("aux_count")]
+            self.note(
+                "weights.shape",
+                name=tensor.name,
+                shape=list(tensor.shape),
+                said=" and ".join(named) + said.format(**self.sizes),
+                wanted=", ".join("any" if size is None else str(size) for size in wanted),
             )
+
+    def _product(self, term: str) -> int | None:
+        factors = [int(one) if one.isdigit() else self.sizes.get(one) for one in term.split()]
+        return math.prod(one or 0 for one in factors) if factors and None not in factors else None
 
     def owner(self, name: str) -> str:
         """Whose weight of that name it drafts with."""
         return "own" if name in self.tensors else "target"
 
-    def check_head(self, vocabulary: int | None, own: int | None, hidden: int | None) -> None:
-        """The head [own, hidden], or none beside a target's that has as many rows."""
-        if "lm_head.weight" in self.tensors:
-            said = f"a draft vocabulary of {own} and hidden_size {hidden}"
-            self.expect("lm_head.weight", own, hidden, said=said)
-        elif self.readable and own is not None and vocabulary is not None and own != vocabulary:
-            self.wrong(
-                f"It brings no head (lm_head), and the target's has {vocabulary:,} rows, not its "
-                f"own {own:,}.",
-                "Export it again with lm_head.",
-            )
+    def check_head(self) -> None:
+        """Without a head of its own it uses the target's, which must have as many rows."""
+        own, vocabulary = self.sizes["draft_vocab_size"], self.sizes["vocab_size"]
+        lacking = self.readable and "lm_head.weight" not in self.tensors
+        if lacking and None not in (own, vocabulary) and own != vocabulary:
+            self.note("weights.no_head", vocabulary=vocabulary, own=own)
 
     def layer_numbers(self) -> set[int]:
         """Of the transformer layers that it has weights of."""
-        return {
-            int(match[1])
-            for name in self.tensors
-            if (match := re.match(r"layers\.(\d{1,9})\.", name))
-        }
+        found = (re.match(r"layers\.(\d{1,9})\.", name) for name in self.tensors)
+        return {int(match[1]) for match in found if match}
 
     def check_layers(self) -> int | None:
         """Layers as its config counts them, held against its tensors."""
@@ -138,20 +158,18 @@ class InspectedDraft:
         if said is None:
             return len(numbers) or None
         if self.readable and (len(numbers), max(numbers, default=-1) + 1) != (said, said):
-            self.wrong(
-                f"config.json says num_hidden_layers {said}, and the weights have "
-                f"{_layers(numbers)}.",
-                "Correct config.json, or export the draft again.",
-            )
+            found = f"layers {', '.join(map(str, sorted(numbers)[:SHOWN]))}"
+            if numbers == set(range(len(numbers))):
+                found = str(len(numbers) or "no layers")
+            self.note("weights.layers", said=said, found=found)
         return said
 
 
-def _layers(numbers: set[int]) -> str:
-    if not numbers:
-        return "no layers"
-    if numbers == set(range(len(numbers))):
-        return f"{len(numbers)}"
-    return f"layers {', '.join(map(str, sorted(numbers)[:SHOWN]))}"
+def numbers(value: object) -> tuple[int, ...]:
+    """An entry of a config that lists whole numbers; nothing if it lists anything else."""
+    if isinstance(value, list) and all(type(one) is int for one in value):
+        return tuple(value)
+    return ()
 
 
 def bare(name: str) -> str:
@@ -177,46 +195,26 @@ MOST_ENTRIES = 4_000_000
 """Entries of a map that is read; no vocabulary has as many."""
 
 
-def check_offsets(
-    draft: InspectedDraft, vocabulary: int | None, draft_vocabulary: int | None
-) -> None:
+def check_offsets(draft: InspectedDraft) -> None:
     """d2t with target_id = draft_id + d2t[draft_id], and t2d, which marks the same tokens; puts
-    `map` into what was found.
-
-    vocabulary          target tokens, as the config says
-    draft_vocabulary    draft tokens, likewise
-    """
-    tensor = draft.tensors.get("d2t")
-    if tensor is None:
-        _without_map(draft, vocabulary, draft_vocabulary)
+    `map` into what was found."""
+    vocabulary, own = draft.sizes["vocab_size"], draft.sizes["draft_vocab_size"]
+    if "d2t" not in draft.tensors:
+        if draft.readable and None not in (vocabulary, own) and (own or 0) < (vocabulary or 0):
+            draft.note("map.none", own=own, vocabulary=vocabulary)
         return
-    offsets = _integers(draft, tensor)
+    offsets = _integers(draft, "d2t", own, "config.json says draft_vocab_size {size:,}")
     if offsets is None:
         return
-    if draft_vocabulary is not None and len(offsets) != draft_vocabulary:
-        draft.wrong(
-            f"The map d2t has {len(offsets):,} entries, and config.json says draft_vocab_size "
-            f"{draft_vocabulary:,}.",
-            "Correct config.json, or export the draft again.",
-        )
     ids = np.arange(len(offsets)) + offsets
     marked = _marked(draft, vocabulary)
-    found = described("d2t", "offset", ids, marked)
-    draft.found["map"] = found
+    found = draft.found["map"] = described("d2t", "offset", ids, marked)
     if _are_ids(offsets, ids, vocabulary, marked):
-        draft.wrong(
-            "The map d2t holds target ids, and every engine adds it to the draft's own ids: "
-            "target_id = draft_id + d2t[draft_id].",
-            "Store ids - arange(draft_vocab_size) instead.",
-        )
+        draft.note("map.ids")
         return
     _check_ids(draft, found, vocabulary)
     if found.agrees is False:
-        draft.wrong(
-            f"The map t2d marks {int(marked.sum()) if marked is not None else 0:,} target tokens, "
-            f"and they aren't the {found.size:,} that d2t leads to.",
-            "Export both maps again, from one vocabulary.",
-        )
+        draft.note("map.marks", marked=0 if marked is None else int(marked.sum()), size=found.size)
 
 
 def check_ids(
@@ -226,47 +224,29 @@ def check_ids(
 
     size, said    draft tokens, and what says so, with `{size}`
     """
-    ids = _integers(draft, draft.tensors[name])
-    if ids is None:
-        return
-    if size is not None and len(ids) != size:
-        draft.wrong(
-            f"The map {name} has {len(ids):,} entries, and {said.format(size=size)}.",
-            "Export the draft again, map and head from one vocabulary.",
-        )
-    found = described(name, "ids", ids)
-    draft.found["map"] = found
-    _check_ids(draft, found, vocabulary)
+    ids = _integers(draft, name, size, said)
+    if ids is not None:
+        draft.found["map"] = described(name, "ids", ids)
+        _check_ids(draft, draft.found["map"], vocabulary)
 
 
-def _without_map(
-    draft: InspectedDraft, vocabulary: int | None, draft_vocabulary: int | None
-) -> None:
-    if not draft.readable or vocabulary is None or draft_vocabulary is None:
-        return
-    if draft_vocabulary < vocabulary:
-        draft.wrong(
-            f"It has {draft_vocabulary:,} tokens of the target's {vocabulary:,} and no map (d2t): "
-            "its ids would be taken for the target's, and next to nothing accepted.",
-            "Export it again with d2t.",
-        )
-
-
-def _integers(draft: InspectedDraft, tensor: Tensor) -> np.ndarray | None:
+def _integers(draft: InspectedDraft, name: str, size: int | None, said: str) -> np.ndarray | None:
+    """The entries of a map, which should be `size`."""
+    tensor = draft.tensors[name]
     if not tensor.dtype.startswith(("int", "uint")) or len(tensor.shape) != 1:
-        draft.wrong(
-            f"The map {tensor.name} is {tensor.dtype} {list(tensor.shape)}, not a row of integers.",
-            "Export it again as int64.",
-        )
+        draft.note("map.type", name=tensor.name, dtype=tensor.dtype, shape=list(tensor.shape))
         return None
     if not 0 < tensor.entries <= MOST_ENTRIES:
-        draft.wrong(f"The map {tensor.name} has {tensor.entries:,} entries.", "Export it again.")
+        draft.note("map.entries", name=tensor.name, entries=tensor.entries)
         return None
     try:
-        return tensor.values().astype(np.int64)
+        found = tensor.values().astype(np.int64)
     except (HeaderError, OSError) as error:
-        draft.wrong(f"The map {tensor.name} can't be read: {error}.", "Fetch the file again.")
+        draft.note("map.unread", name=tensor.name, error=error)
         return None
+    if size is not None and len(found) != size:
+        draft.note("map.length", name=name, found=len(found), said=said.format(size=size))
+    return found
 
 
 def _marked(draft: InspectedDraft, vocabulary: int | None) -> np.ndarray | None:
@@ -275,12 +255,7 @@ def _marked(draft: InspectedDraft, vocabulary: int | None) -> np.ndarray | None:
     if tensor is None or len(tensor.shape) != 1 or tensor.entries > MOST_ENTRIES:
         return None
     if vocabulary is not None and tensor.entries != vocabulary:
-        draft.wrong(
-            f"The map t2d has {tensor.entries:,} entries, and config.json says vocab_size "
-            f"{vocabulary:,}.",
-            "Check what the draft was trained for; engines don't read t2d.",
-            fatal=False,
-        )
+        draft.note("map.t2d", entries=tensor.entries, vocabulary=vocabulary)
     try:
         return np.asarray(tensor.values() != 0)
     except (HeaderError, OSError, TypeError):
@@ -291,21 +266,19 @@ def described(
     name: str, form: str, ids: np.ndarray, marked: np.ndarray | None = None
 ) -> VocabularyMap:
     """What a map is: `ids` [draft tokens], the target's ids; `marked` [target tokens], t2d."""
+    distinct = len(np.unique(ids))
     agrees = None
     if marked is not None:
         inside = ids[(ids >= 0) & (ids < len(marked))]
-        agrees = bool(
-            len(inside) == len(ids) == marked.sum() == len(np.unique(ids)) and marked[inside].all()
-        )
-    steps = np.diff(ids)
+        agrees = bool(len(inside) == len(ids) == marked.sum() == distinct and marked[inside].all())
     return VocabularyMap(
         name,
         len(ids),
         form,
         int(ids.min()),
         int(ids.max()),
-        distinct=len(np.unique(ids)) == len(ids),
-        rising=bool((steps > 0).all()),
+        distinct=distinct == len(ids),
+        rising=bool((np.diff(ids) > 0).all()),
         agrees=agrees,
     )
 
@@ -324,14 +297,9 @@ def _are_ids(
 
 
 def _check_ids(draft: InspectedDraft, found: VocabularyMap, vocabulary: int | None) -> None:
-    if found.lowest < 0 or (vocabulary is not None and found.highest >= vocabulary):
-        draft.wrong(
-            f"The map {found.name} leads to ids {found.lowest:,} to {found.highest:,}, and the "
-            f"target has {'ids from 0' if vocabulary is None else f'0 to {vocabulary - 1:,}'}.",
-            "Export it again for this target's vocabulary.",
-        )
+    name, lowest, highest = found.name, found.lowest, found.highest
+    if lowest < 0 or (vocabulary is not None and highest >= vocabulary):
+        ids = "ids from 0" if vocabulary is None else f"0 to {vocabulary - 1:,}"
+        draft.note("map.range", name=name, lowest=lowest, highest=highest, ids=ids)
     if not found.distinct:
-        draft.wrong(
-            f"The map {found.name} leads two draft tokens to one target token.",
-            "Export it again: one draft token for each target token.",
-        )
+        draft.note("map.twice", name=name)

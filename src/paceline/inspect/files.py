@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,28 @@ import msgspec
 import numpy as np
 
 from paceline.errors import DataError
-from paceline.inspect.checkpoint import Problem
+from paceline.inspect.checkpoint import PROBLEMS, Problem, read_table
 
 LONGEST = 100_000_000
 """Bytes of a header; the format's own limit."""
 
-
-def read_table(name: str) -> bytes:
-    """A table of this package, as JSON."""
-    return (package_files("paceline.inspect") / f"tables/{name}.json").read_bytes()
-
-
-TYPES = msgspec.json.decode(read_table("safetensors_types"), type=dict[str, tuple[str, int]])
-"""By the format's name: ours and PyTorch's, and bits of an entry."""
+TYPES = read_table("safetensors_types", dict[str, tuple[str, int]])
+"""By the format's name: PyTorch's, and bits of an entry."""
 
 
 class HeaderError(ValueError):
     """What is wrong with a file, without its name: one clause."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns whatever keeps a file from being read into DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}.", "Check it.") from None
+    except HeaderError as error:
+        raise DataError(f"{path} can't be read: {error}.", "Fetch it again.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +82,29 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class SafetensorsHeader:
-    """What the first bytes of a file promise.
+class WeightsHeader:
+    """What the first bytes of a file say of the rest.
 
-    tensors     in the order of the file
-    metadata    free text by name
+    tensors     by name, in the order of the file
+    metadata    by key; of a GGUF's long arrays, their length
     bytes       the file's length if all of it is there
     found       its length
     """
 
-    tensors: tuple[Tensor, ...]
-    metadata: dict[str, str]
+    tensors: dict[str, Tensor]
+    metadata: dict[str, Any]
     bytes: int
     found: int
 
 
-def read_header(path: Path) -> SafetensorsHeader:
-    """Reads the header only. Raises HeaderError for what is not a safetensors file or contradicts
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def read_header(path: Path) -> WeightsHeader:
+    """Reads a safetensors file's header only. Raises HeaderError for what is not one or contradicts
     itself, OSError where it can't be read; that it is cut off is the reader's to judge, from
     `bytes` and `found`."""
     found = path.stat().st_size
@@ -106,35 +116,29 @@ def read_header(path: Path) -> SafetensorsHeader:
     if len(text) < length:
         raise HeaderError(f"it ends within its header, at {found:,} of {8 + length:,} bytes")
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        raise HeaderError("its header is not JSON") from None
-    if not isinstance(document, dict):
-        raise HeaderError("its header is not a JSON object")
-    metadata = document.pop("__metadata__", None) or {}
-    if not isinstance(metadata, dict):
-        raise HeaderError("its __metadata__ is not a JSON object")
-    start = 8 + length
-    tensors = sorted(
-        (_tensor(path, start, name, entry) for name, entry in document.items()),
-        key=lambda tensor: (tensor.begin, tensor.bytes),
-    )
-    end = start
-    for tensor in tensors:
+        raw = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        about = raw.pop("__metadata__", msgspec.Raw(b"null"))
+        metadata = msgspec.json.decode(about, type=dict[str, str] | None) or {}
+        entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HeaderError(f"its header is not one of safetensors: {error}") from None
+    end = 8 + length
+    tensors = {}
+    for name, entry in sorted(entries.items(), key=lambda one: one[1].data_offsets):
+        tensor = _tensor(path, 8 + length, name, entry)
         if tensor.begin != end:
-            raise HeaderError(f"{tensor.name} does not begin where the tensor before it ends")
+            raise HeaderError(f"{name} does not begin where the tensor before it ends")
         end += tensor.bytes
-    texts = {name: text for name, text in metadata.items() if isinstance(text, str)}
-    return SafetensorsHeader(tuple(tensors), texts, end, found)
+        tensors[name] = tensor
+    return WeightsHeader(tensors, metadata, end, found)
 
 
-def _tensor(path: Path, start: int, name: str, entry: Any) -> Tensor:
-    try:
-        dtype, bits = TYPES[entry["dtype"]]
-        shape = tuple(int(size) for size in entry["shape"])
-        begin, end = (int(offset) for offset in entry["data_offsets"])
-    except (KeyError, TypeError, ValueError, OverflowError):  # the last of Infinity
-        raise HeaderError(f"its header says {reprlib.repr(entry)} of {name}") from None
+def _tensor(path: Path, start: int, name: str, entry: _Entry) -> Tensor:
+    begin, end = entry.data_offsets
+    if entry.dtype not in TYPES:
+        raise HeaderError(f"{name} is of type {entry.dtype!r:.60}, which is not known")
+    dtype, bits = TYPES[entry.dtype]
+    shape = entry.shape
     if min(shape, default=0) < 0 or end - begin != (math.prod(shape) * bits + 7) // 8:
         raise HeaderError(f"{name} of {dtype} {list(shape)} has {end - begin:,} bytes")
     return Tensor(name, dtype, shape, path, start + begin, end - begin)
@@ -153,8 +157,6 @@ class Files:
 
     config      its config.json, as it is
     tensors     of its weights, by name
-    metadata    of a single file of weights
-    pickles     files of weights that only running their code would read: they are left alone
     bytes       of all its files of weights
     problems    found so far
     """
@@ -162,23 +164,17 @@ class Files:
     path: Path
     config: dict[str, Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    metadata: dict[str, str] = field(default_factory=dict)
-    pickles: tuple[str, ...] = ()
     bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
 
-    def wrong(
-        self, fact: str, hint: str, *, fatal: bool = True, stops: tuple[str, ...] = ()
-    ) -> None:
-        """Note a problem; it stops these engines, or (`fatal`) every one."""
-        self.problems.append(Problem(fact, hint, fatal and not stops, stops))
+    def note(self, problem: str, *, fatal: bool | None = None, **values: object) -> None:
+        """Note a problem of the table, with its values."""
+        self.problems.append(PROBLEMS[problem].problem(fatal, values))
 
-    def check_length(
-        self, name: str, found: int, whole: int, hint: str = "Fetch it again."
-    ) -> None:
+    def check_length(self, name: str, header: WeightsHeader, problem: str = "file.cut") -> None:
         """Note that a file has fewer bytes than its header says."""
-        if found < whole:
-            self.wrong(f"{name} is cut off: {found:,} of {whole:,} bytes are there.", hint)
+        if header.found < header.bytes:
+            self.note(problem, name=name, found=header.found, whole=header.bytes)
 
     def sorted_problems(self) -> tuple[Problem, ...]:
         """What was found, fatal problems first."""
@@ -187,40 +183,78 @@ class Files:
 
 def read_files(path: Path) -> Files:
     """A directory's config and headers. Raises DataError where there is no such directory, or none
-    that holds a config."""
-    config = read_config(path)
-    files = Files(path, config)
-    try:
-        names = sorted(entry.name for entry in path.iterdir())
-        _read_weights(files, names)
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}.", "Check the files.") from None
+    that holds a config; OSError where it can't be read."""
+    files = Files(path, read_config(path))
+    names = sorted(entry.name for entry in path.iterdir())
+    shards = _weight_map(path) if INDEX in names else {}
+    weights = [name for name in names if name.endswith(".safetensors")]
+    if INDEX in names:
+        weights = sorted(set(shards.values()))
+        missing = [name for name in weights if name not in names]
+        if missing:
+            files.note(
+                "files.missing", missing=len(missing), count=len(weights), names=some(missing)
+            )
+        weights = [name for name in weights if name in names]
+    elif "model.safetensors" in names:
+        weights = ["model.safetensors"]
+    places = _read_headers(files, weights)
+    whole = set(places.values())
+    lost = [one for one, file in shards.items() if places.get(one) != file and file in whole]
+    if lost:
+        files.note("files.index", count=len(lost), index=INDEX, names=some(lost))
+    if not weights and INDEX not in names:
+        weights = [name for name in names if name.endswith(PICKLES)]
+        files.note("files.pickle" if weights else "files.none", names=some(weights))
+    files.bytes = sum((path / name).stat().st_size for name in weights)
     return files
+
+
+def _read_headers(files: Files, weights: Sequence[str]) -> dict[str, str]:
+    """Fills in the tensors, and says which file holds each."""
+    places: dict[str, str] = {}
+    for name in weights:
+        try:
+            header = read_header(files.path / name)
+        except HeaderError as error:
+            files.note("file.header", name=name, error=error)
+            continue
+        files.check_length(name, header)
+        if header.found > header.bytes:
+            files.note("file.more", name=name, more=header.found - header.bytes)
+        for tensor in header.tensors:
+            if tensor in places:
+                files.note("files.twice", tensor=tensor, one=places[tensor], other=name)
+            places[tensor] = name
+        files.tensors |= header.tensors
+    return places
+
+
+def _weight_map(path: Path) -> Mapping[str, str]:
+    found = read_json(path / INDEX).get("weight_map")
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise DataError(f"{path / INDEX} has no weight_map.", "Fetch it again.")
+    return found
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """A directory's config.json. Raises DataError and says what is there instead."""
-    try:
+    with reading(path):
         if not path.is_dir():
             raise DataError(f"There is no directory {path}.", _where(path))
         names = sorted(entry.name for entry in path.iterdir())
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}.", "Check it.") from None
     if CONFIG not in names:
         raise DataError(f"{path} holds no config.json but {some(names)}.", _instead(path, names))
     return read_json(path / CONFIG)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from its file. Raises DataError."""
+    """A JSON object from a model's own file, which may say Infinity. Raises DataError."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path} can't be read: {error.strerror}.", "Check it.") from None
-    except ValueError as error:
+        with reading(path):
+            document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not JSON: {error}.", "Fetch it again.") from None
-    except RecursionError:
-        raise DataError(f"{path} is nested too deeply to read.", "Fetch it again.") from None
     if not isinstance(document, dict):
         raise DataError(f"{path} is not a JSON object.", "Fetch it again.")
     return document
@@ -251,98 +285,6 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _read_weights(files: Files, names: list[str]) -> None:
-    path = files.path
-    weights = [name for name in names if name.endswith(".safetensors")]
-    if INDEX in names:
-        weights = _indexed(files, names)
-    elif "model.safetensors" in names:
-        weights = ["model.safetensors"]
-    promised: dict[str, str] = {}
-    for name in weights:
-        header = _header(files, name)
-        if header is None:
-            continue
-        files.metadata = header.metadata if len(weights) == 1 else {}
-        for tensor in header.tensors:
-            if tensor.name in promised:
-                files.wrong(
-                    f"{tensor.name} lies in {promised[tensor.name]} and in {name}.",
-                    "Keep one of the two files.",
-                    fatal=False,
-                )
-            promised[tensor.name] = name
-            files.tensors[tensor.name] = tensor
-    files.bytes = sum((path / name).stat().st_size for name in weights if (path / name).is_file())
-    if INDEX in names:
-        _check_index(files, promised)
-    if not weights:
-        _without_safetensors(files, names)
-
-
-def _header(files: Files, name: str) -> SafetensorsHeader | None:
-    try:
-        header = read_header(files.path / name)
-    except HeaderError as error:
-        files.wrong(f"{name} can't be read: {error}.", "Fetch it again.")
-        return None
-    files.check_length(name, header.found, header.bytes)
-    if header.found > header.bytes:
-        files.wrong(
-            f"{name} has {header.found - header.bytes:,} bytes more than its header says.",
-            "Fetch it again.",
-        )
-    return header
-
-
-def _indexed(files: Files, names: list[str]) -> list[str]:
-    """The shards that an index names and that are there."""
-    shards = sorted(set(_weight_map(files).values()))
-    missing = [name for name in shards if name not in names]
-    if missing:
-        files.wrong(
-            f"{len(missing)} of {len(shards)} files of weights are missing: {some(missing)}.",
-            "Fetch them.",
-        )
-    return [name for name in shards if name in names]
-
-
-def _weight_map(files: Files) -> Mapping[str, str]:
-    found = read_json(files.path / INDEX).get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        raise DataError(f"{files.path / INDEX} has no weight_map.", "Fetch it again.")
-    return found
-
-
-def _check_index(files: Files, promised: Mapping[str, str]) -> None:
-    whole = set(promised.values())
-    lost = [
-        name
-        for name, shard in _weight_map(files).items()
-        if promised.get(name) != shard and shard in whole
-    ]
-    if lost:
-        files.wrong(
-            f"{len(lost)} weights are not where {INDEX} says: {some(lost)}.", "Fetch all again."
-        )
-
-
-def _without_safetensors(files: Files, names: list[str]) -> None:
-    if INDEX in names:
-        return  # its shards are missing, which has been said
-    files.pickles = tuple(name for name in names if name.endswith(PICKLES))
-    files.bytes = sum((files.path / name).stat().st_size for name in files.pickles)
-    if not files.pickles:
-        files.wrong("It holds no weights.", "Put its .safetensors files beside config.json.")
-        return
-    files.wrong(
-        f"Its weights lie in {some(files.pickles)}, a pickle, and reading one can "
-        "run code in it: only the config was looked at.",
-        "Convert it to safetensors where you trust it.",
-        fatal=False,
-    )
-
-
 FLOATS = ("float16", "bfloat16", "float32")
 SMALL = 1 << 18
 """Bytes of a weight that is read: norms, biases, a mask's state."""
@@ -361,9 +303,6 @@ def check_finite(files: Files) -> None:
             if not np.isfinite(tensor.values()).all():
                 broken.append(name)
         except (HeaderError, OSError):
-            return  # the file is cut off, which has been said
+            return  # the file is cut off, which was noted
     if broken:
-        files.wrong(
-            f"Not a number, or infinite: {some(broken)}.",
-            "Take an earlier checkpoint of the training.",
-        )
+        files.note("files.not_finite", names=some(broken))

@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
-
 from paceline.errors import DataError
-from paceline.inspect.checkpoint import Checkpoint
-from paceline.inspect.draft import InspectedDraft, check_ids, measures
-from paceline.inspect.files import Files, HeaderError, Tensor, read_table
+from paceline.inspect.checkpoint import Checkpoint, read_table
+from paceline.inspect.draft import InspectedDraft, check_ids, measures, numbers
+from paceline.inspect.files import Files, HeaderError, Tensor, WeightsHeader
 
 MAGIC = b"GGUF"
 LARGEST = 1 << 20
@@ -34,23 +31,8 @@ _KEPT_ARRAY = 256
 _DEEPEST = 8
 """Arrays within arrays that are read; no converter writes any."""
 
-TYPES = msgspec.json.decode(read_table("gguf_types"), type=dict[int, tuple[str, int, int]])
+TYPES = read_table("gguf_types", dict[int, tuple[str, int, int]])
 """By the format's number: name, entries of a block, its bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class GgufHeader:
-    """What a file says before its weights.
-
-    metadata    by key; of arrays longer than `_KEPT_ARRAY`, their length
-    bytes       the file's length if all of it is there
-    found       its length
-    """
-
-    metadata: dict[str, Any]
-    tensors: dict[str, Tensor]
-    bytes: int
-    found: int
 
 
 def is_gguf(path: Path) -> bool:
@@ -59,7 +41,7 @@ def is_gguf(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def read_gguf(path: Path) -> GgufHeader:
+def read_gguf(path: Path) -> WeightsHeader:
     """Raises HeaderError for what is not a GGUF file of version 2 or 3 or ends within its header,
     OSError where it can't be read."""
     with path.open("rb") as file:
@@ -76,7 +58,9 @@ def read_gguf(path: Path) -> GgufHeader:
             key = _string(file)
             metadata[key] = _value(file, _unpack(file, "I")[0])
         infos = [_info(file) for _ in range(count)]
-        start = _aligned(file.tell(), metadata.get("general.alignment", 32))
+        step = metadata.get("general.alignment")
+        step = step if isinstance(step, int) and step > 0 else 32
+        start = -(-file.tell() // step) * step
     tensors = {}
     for name, shape, number, offset in infos:
         if number not in TYPES:
@@ -85,12 +69,7 @@ def read_gguf(path: Path) -> GgufHeader:
         length = math.prod(shape) // block * size
         tensors[name] = Tensor(name, dtype, shape, path, start + offset, length)
     end = max((tensor.begin + tensor.bytes for tensor in tensors.values()), default=start)
-    return GgufHeader(metadata, tensors, end, path.stat().st_size)
-
-
-def _aligned(place: int, alignment: Any) -> int:
-    step = alignment if isinstance(alignment, int) and alignment > 0 else 32
-    return -(-place // step) * step
+    return WeightsHeader(tensors, metadata, end, path.stat().st_size)
 
 
 def _info(file: BinaryIO) -> tuple[str, tuple[int, ...], int, int]:
@@ -155,112 +134,80 @@ def _read(file: BinaryIO, length: int) -> bytes:
 
 
 EAGLE3_LAYERS = 3
-"""States of the target that llama.cpp's EAGLE-3 takes, no more and no fewer."""
+"""States of the target that llama.cpp's EAGLE-3 reads, no more and no fewer."""
 
 
 def read_draft(path: Path) -> Checkpoint:
-    """Raises DataError for a file that is not a GGUF."""
-    try:
-        header = read_gguf(path)
-    except HeaderError as error:
-        raise DataError(f"{path} can't be read: {error}.", "Fetch it again.") from None
+    """A draft from its GGUF file. Raises DataError for a file without an architecture, HeaderError
+    for one that is not a GGUF."""
+    header = read_gguf(path)
     files = Files(path, {}, header.tensors, bytes=header.found)
-    files.check_length(path.name, header.found, header.bytes)
-    name = str(header.metadata.get("general.architecture") or "")
-    if not name:
+    files.check_length(path.name, header)
+    name = header.metadata.get("general.architecture")
+    if not isinstance(name, str) or not name:
         raise DataError(f"{path} names no architecture.", "Convert it again.")
-    draft = InspectedDraft(files, _kind(name, header), "gguf", header.metadata, header.tensors)
-    _describe(draft, header, name)
+    # Without the architecture before them, its keys read like a config's.
+    config = {key.removeprefix(f"{name}."): value for key, value in header.metadata.items()}
+    draft = InspectedDraft(files, "model", "gguf", config, header.tensors)
+    draft.kind = _kind(draft, name)
+    _describe(draft)
     if draft.kind == "eagle3":
-        _check_eagle3(draft, name)
-    _check_map(draft)
+        _check_eagle3(draft)
+    if "d2t" in draft.tensors:
+        vocabulary, own = draft.found["vocabulary_size"], draft.found["draft_vocabulary_size"]
+        check_ids(draft, "d2t", vocabulary, own, "its head has {size:,} rows")
     return Checkpoint(
         path=path,
         kind=draft.kind,
         format="gguf",
         architecture=name,
+        model_type=name,
         **measures(files),
         **draft.found,
         problems=files.sorted_problems(),
     )
 
 
-def _kind(name: str, header: GgufHeader) -> str:
-    if name == "eagle3":
-        return "eagle3"
+def _kind(draft: InspectedDraft, name: str) -> str:
     if name == "dflash":
-        if "markov_w1.weight" in header.tensors:
+        if "markov_w1.weight" in draft.tensors:
             return "dspark"
-        return "dflash2" if "selector_predecessor.weight" in header.tensors else "dflash"
-    return "mtp" if _number(header, f"{name}.nextn_predict_layers") else "model"
+        return "dflash2" if "selector_predecessor.weight" in draft.tensors else "dflash"
+    if name == "eagle3":
+        return name
+    return "mtp" if draft.number("nextn_predict_layers") else "model"
 
 
-def _number(header: GgufHeader, key: str) -> int | None:
-    value = header.metadata.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _tokens(header: GgufHeader) -> int | None:
-    """Its vocabulary: short ones are kept whole, others counted."""
-    found = header.metadata.get("tokenizer.ggml.tokens")
-    return len(found) if isinstance(found, list) else _number(header, "tokenizer.ggml.tokens")
-
-
-def _describe(draft: InspectedDraft, header: GgufHeader, name: str) -> None:
-    vocabulary = _tokens(header) or _number(header, f"{name}.vocab_size")
-    head = header.tensors.get("output.weight")
-    hidden = _number(header, f"{name}.embedding_length")
-    aux = draft.numbers(header.metadata.get(f"{name}.target_layers"))
-    target_hidden = _number(header, f"{name}.target_hidden_size")
-    predicted = _number(header, f"{name}.nextn_predict_layers")
-    trained = draft.kind != "model"
+def _describe(draft: InspectedDraft) -> None:
+    tokens = draft.config.get("tokenizer.ggml.tokens")  # kept whole if short, else counted
+    counted = len(tokens) if isinstance(tokens, list) else draft.number("tokenizer.ggml.tokens")
+    vocabulary = counted or draft.number("vocab_size")
+    head, trained = draft.tensors.get("output.weight"), draft.kind != "model"
+    hidden, aux = draft.number("embedding_length"), numbers(draft.config.get("target_layers"))
+    predicted, size = draft.number("nextn_predict_layers"), draft.number("block_size")
+    if size is not None and draft.config.get("sample_from_anchor") is not True:
+        size -= 1
     draft.found |= {
-        "model_type": name,
         "hidden_size": hidden,
-        "target_hidden_size": (target_hidden or hidden) if trained else None,
+        "target_hidden_size": (draft.number("target_hidden_size") or hidden) if trained else None,
         "vocabulary_size": vocabulary,
         "draft_vocabulary_size": head.shape[0] if head is not None else vocabulary,
-        "layers": predicted or _number(header, f"{name}.block_count"),
+        "layers": predicted or draft.number("block_count"),
         "aux_layers": aux,
         "aux_count": len(aux) or None,
-        "proposal_tokens": predicted or _proposals(header, name),
-        "embedding": "own" if "token_embd.weight" in header.tensors else "target",
+        "proposal_tokens": predicted or size,
+        "embedding": draft.owner("token_embd.weight"),
         "head": "own" if head is not None else "target" if trained else "tied",
     }
 
 
-def _proposals(header: GgufHeader, name: str) -> int | None:
-    size = _number(header, f"{name}.block_size")
-    if size is None:
-        return None
-    return size if header.metadata.get(f"{name}.sample_from_anchor") is True else size - 1
-
-
-def _check_eagle3(draft: InspectedDraft, name: str) -> None:
-    aux = draft.found["aux_layers"]
-    if len(aux) != EAGLE3_LAYERS:
-        draft.wrong(
-            f"It takes in {len(aux)} of the target's layers, and llama.cpp reads EAGLE-3 of "
-            f"{EAGLE3_LAYERS} only.",
-            "Serve it with vLLM or SGLang, from safetensors.",
-        )
-    if f"{name}.target_hidden_size" not in draft.config:
-        draft.wrong("It doesn't say target_hidden_size.", "Convert it again with llama.cpp.")
+def _check_eagle3(draft: InspectedDraft) -> None:
+    count = len(draft.found["aux_layers"])
+    if count != EAGLE3_LAYERS:
+        draft.note("gguf.layers", count=count)
+    if "target_hidden_size" not in draft.config:
+        draft.note("gguf.width")
     draft.need("fc.weight", "output_norm.weight")
     vocabulary, own = draft.found["vocabulary_size"], draft.found["draft_vocabulary_size"]
     if None not in (vocabulary, own) and own < vocabulary and "d2t" not in draft.tensors:
-        draft.wrong(
-            f"It has {own:,} tokens of the target's {vocabulary:,} and no map (d2t).",
-            "Convert it again with llama.cpp, from a checkpoint with d2t.",
-        )
-
-
-def _check_map(draft: InspectedDraft) -> None:
-    if "d2t" in draft.tensors:
-        check_ids(
-            draft,
-            "d2t",
-            draft.found["vocabulary_size"],
-            draft.found["draft_vocabulary_size"],
-            said="its head has {size:,} rows",
-        )
+        draft.note("gguf.no_map", own=own, vocabulary=vocabulary)

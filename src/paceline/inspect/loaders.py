@@ -18,13 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import Any
 
-import msgspec
-
 from paceline.errors import SettingError, unknown_name
-from paceline.inspect.checkpoint import KINDS, Checkpoint
+from paceline.inspect.checkpoint import KINDS, Checkpoint, read_table
 from paceline.inspect.eagle import usual
 
 
@@ -67,9 +64,7 @@ class LoaderTable:
         return architecture in known - self.dropped.get(version, frozenset())
 
 
-ENGINES = msgspec.json.decode(
-    (files("paceline.inspect") / "tables/loaders.json").read_bytes(), type=dict[str, LoaderTable]
-)
+ENGINES = read_table("loaders", dict[str, LoaderTable])
 
 VERSIONS: Mapping[str, tuple[str, ...]] = {
     engine: table.versions for engine, table in ENGINES.items()

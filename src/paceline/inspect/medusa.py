@@ -28,131 +28,74 @@ def renamed(name: str) -> str:
 def check_medusa(draft: InspectedDraft) -> None:
     """Heads, their layers and biases, and the map of a truncated vocabulary."""
     draft.tensors = {renamed(name): tensor for name, tensor in draft.tensors.items()}
-    vocabulary = _rows(draft, draft.number("vocab_size"))
+    blocks = [match for name in draft.tensors if (match := _BLOCK.fullmatch(name))]
+    head, sizes = draft.tensors.get("lm_heads.0.weight"), draft.sizes
+    if sizes["vocab_size"] is None and head is not None and len(head.shape) == 2:
+        sizes["vocab_size"] = head.shape[0]
     truncated = draft.number("truncated_vocab_size")
-    layers = draft.number("num_hidden_layers", "medusa_num_layers") or 1
-    heads = _check_count(draft)
-    hidden = _width(draft, draft.number("hidden_size"))
-    _check_layers(draft, heads or 0, layers)
-    _check_heads(draft, heads or 0, vocabulary if truncated is None else None, hidden)
-    _check_bias(draft)
-    _check_map(draft, vocabulary, truncated)
-    draft.found |= {
-        "hidden_size": hidden,
-        "target_hidden_size": hidden,
-        "vocabulary_size": vocabulary,
-        "draft_vocabulary_size": truncated or vocabulary,
-        "layers": heads,
-        "aux_count": 1,
-        "proposal_tokens": heads,
-        "head": "own",
+    heads = _count(draft, {int(match[1]) for match in blocks})
+    _check_width(draft)
+    _check_layers(draft, heads or 0, [int(match[2]) for match in blocks])
+    _check_lm_heads(draft, heads or 0, "vocab_size" if truncated is None else "")
+    biased = any(name.endswith(".bias") for name in draft.tensors)
+    if biased and draft.config.get("medusa_fc_bias") is not True:
+        draft.note("medusa.bias")
+    _check_map(draft, sizes["vocab_size"], truncated)
+    sizes |= {
+        "target_hidden_size": sizes["hidden_size"],
+        "draft_vocab_size": truncated or sizes["vocab_size"],
     }
+    draft.found |= {"layers": heads, "proposal_tokens": heads, "embedding": "none", "head": "own"}
 
 
-def _check_count(draft: InspectedDraft) -> int | None:
+def _count(draft: InspectedDraft, present: set[int]) -> int | None:
     """Heads that it has. vLLM makes as many as it is asked for tokens, whatever a config says."""
     said = draft.number("num_heads", "medusa_num_heads")
-    present = {int(match[1]) for name in draft.tensors if (match := _BLOCK.fullmatch(name))}
     if not draft.readable:
         return said
     found = max(present, default=-1) + 1
     if found != said:
         says = "doesn't say how many heads there are" if said is None else f"says {said} heads"
-        draft.wrong(
-            f"config.json {says}, and the weights have {found}.",
-            f"Correct num_heads, and ask for {found} tokens a round at most.",
-            fatal=not found,
-        )
+        draft.note("medusa.heads", says=says, found=found, fatal=not found)
     return found
 
 
-def _check_layers(draft: InspectedDraft, heads: int, layers: int) -> None:
-    draft.need(
-        *(
-            f"blocks.{head}.layers.{layer}.weight"
-            for head in range(heads)
-            for layer in range(min(layers, len(draft.tensors) + 1))
-        )
-    )
-    numbers = [int(match[2]) for name in draft.tensors if (match := _BLOCK.fullmatch(name))]
-    most = max(numbers, default=-1) + 1
-    if most > layers:
-        draft.wrong(
-            f"config.json says {layers} {'layer' if layers == 1 else 'layers'} a head, and the "
-            f"weights have {most}.",
-            "Correct num_hidden_layers.",
-        )
+def _check_layers(draft: InspectedDraft, heads: int, present: list[int]) -> None:
+    layers = draft.number("num_hidden_layers", "medusa_num_layers") or 1
+    wanted = range(min(layers, len(draft.tensors) + 1))
+    draft.need(*(f"blocks.{head}.layers.{one}.weight" for head in range(heads) for one in wanted))
+    found = max(present, default=-1) + 1
+    if found > layers:
+        noun = "layer" if layers == 1 else "layers"
+        draft.note("medusa.layers", layers=layers, noun=noun, found=found)
 
 
-def _check_heads(draft: InspectedDraft, heads: int, rows: int | None, hidden: int | None) -> None:
-    numbers = {int(m[1]) for name in draft.tensors if (m := _HEAD.fullmatch(name))}
+def _check_lm_heads(draft: InspectedDraft, heads: int, rows: str) -> None:
+    present = {int(m[1]) for name in draft.tensors if (m := _HEAD.fullmatch(name))}
     if not draft.readable:
         return
     if draft.config.get("original_lm_head") is True:
         if not {"lm_head.weight", "lm_heads.0.weight"} & draft.tensors.keys():
             draft.need("lm_head.weight", why=", and config.json says original_lm_head")
         return
-    missing = sorted(set(range(heads)) - numbers)
+    missing = len(set(range(heads)) - present)
     if missing:
-        draft.wrong(
-            f"{len(missing)} of {heads} heads bring no lm_heads.N.weight, and config.json doesn't "
-            "say original_lm_head.",
-            "Export it again, whole.",
-        )
-    for number in sorted(numbers):
-        draft.expect(
-            f"lm_heads.{number}.weight",
-            rows,
-            hidden,
-            said=f"a vocabulary of {rows} and hidden_size {hidden}",
-        )
+        draft.note("medusa.no_lm_heads", missing=missing, heads=heads)
+    for number in sorted(present):
+        draft.expect(f"lm_heads.{number}.weight", rows, "hidden_size")
 
 
-def _width(draft: InspectedDraft, hidden: int | None) -> int | None:
+def _check_width(draft: InspectedDraft) -> None:
     tensor = draft.tensors.get("blocks.0.layers.0.weight")
-    if tensor is None or len(tensor.shape) != 2:
-        return hidden
-    if hidden is None:
-        draft.wrong(
-            f"config.json doesn't say hidden_size; the weights have {tensor.shape[0]:,}, and vLLM "
-            "takes 4,096 for granted.",
-            f'Add "hidden_size": {tensor.shape[0]} to config.json.',
-            fatal=tensor.shape[0] != 4096,
-        )
-        return tensor.shape[0]
-    draft.expect("blocks.0.layers.0.weight", hidden, hidden, said=f"hidden_size {hidden}")
-    return hidden
-
-
-def _check_bias(draft: InspectedDraft) -> None:
-    biased = any(name.endswith(".bias") for name in draft.tensors)
-    if biased and draft.config.get("medusa_fc_bias") is not True:
-        draft.wrong(
-            "Its layers have biases, and config.json doesn't say medusa_fc_bias: vLLM leaves them "
-            "out without a word.",
-            'Add "medusa_fc_bias": true to config.json.',
-        )
-
-
-def _rows(draft: InspectedDraft, vocabulary: int | None) -> int | None:
-    tensor = draft.tensors.get("lm_heads.0.weight")
-    if tensor is None or vocabulary is not None or len(tensor.shape) != 2:
-        return vocabulary
-    return tensor.shape[0]
+    if draft.sizes["hidden_size"] is None and tensor is not None and len(tensor.shape) == 2:
+        width = draft.sizes["hidden_size"] = tensor.shape[0]
+        draft.note("medusa.no_width", width=width, fatal=width != 4096)
+    draft.check_weights("medusa")
 
 
 def _check_map(draft: InspectedDraft, vocabulary: int | None, truncated: int | None) -> None:
     if "token_map" in draft.tensors:
-        check_ids(
-            draft,
-            "token_map",
-            vocabulary,
-            truncated,
-            said="config.json says truncated_vocab_size {size:,}",
-        )
+        said = "config.json says truncated_vocab_size {size:,}"
+        check_ids(draft, "token_map", vocabulary, truncated, said)
     elif draft.readable and None not in (vocabulary, truncated) and truncated != vocabulary:
-        draft.wrong(
-            f"config.json says truncated_vocab_size {truncated:,} of {vocabulary:,}, and there is "
-            "no token_map.",
-            "Export it again with token_map, or remove truncated_vocab_size.",
-        )
+        draft.note("medusa.no_map", truncated=truncated, vocabulary=vocabulary)

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paceline.errors import DataError
 from paceline.inspect import gguf
 from paceline.inspect.blocks import check_block
-from paceline.inspect.checkpoint import Checkpoint
+from paceline.inspect.checkpoint import KIND_TABLE, Checkpoint
 from paceline.inspect.draft import InspectedDraft, bare, measures
 from paceline.inspect.eagle import check_eagle, check_eagle3
-from paceline.inspect.files import Files, HeaderError, check_finite, read_files, read_header, some
-from paceline.inspect.gguf import is_gguf
+from paceline.inspect.files import Files, check_finite, read_files, read_header, reading, some
 from paceline.inspect.medusa import check_medusa, renamed
 from paceline.inspect.whole import PREDICTED, check_model, check_mtp
-
-SPECULATORS = {
-    "eagle": "eagle",
-    "eagle3": "eagle3",
-    "peagle": "p-eagle",
-    "dflash": "dflash",
-    "dflash2": "dflash2",
-    "dspark": "dspark",
-    "mtp": "mtp",
-    "xpress": "xpress",
-}
-"""By `speculators_model_type`."""
 
 _OF_LAYERS = (
     "architectures",
@@ -46,10 +34,7 @@ def layer_config(files: Files) -> dict[str, Any]:
     """The draft's own config, as if it were not nested."""
     layers = files.config.get("transformer_layer_config")
     if not isinstance(layers, Mapping):
-        files.wrong(
-            "config.json has no transformer_layer_config, which describes the draft's layers.",
-            "Export it again with speculators.",
-        )
+        files.note("speculators.layers")
         layers = {}
     around = {name: value for name, value in files.config.items() if name not in _OF_LAYERS}
     return {**layers, **around}
@@ -65,43 +50,22 @@ def _dig(value: Any, *keys: str | int) -> Any:
     return value
 
 
-def check_speculators(files: Files) -> dict[str, Any]:
-    """What the config says about its use: `proposal_tokens` and `verifier`."""
+def speculators_use(files: Files) -> dict[str, Any]:
+    """What the config says about its use: `proposal_tokens` and `verifier`, if it does."""
     config = files.config
     name = _dig(config, "speculators_config", "verifier", "name_or_path")
     tokens = _dig(config, "speculators_config", "proposal_methods", 0, "speculative_tokens")
-    if not isinstance(tokens, int):
-        files.wrong(
-            "config.json says no speculative_tokens (speculators_config.proposal_methods).",
-            "Set the length where it is served.",
-            fatal=False,
-        )
-    if not isinstance(name, str):
-        files.wrong(
-            "config.json names no target (speculators_config.verifier.name_or_path).",
-            "Name the target where it is served, and the draft beside it.",
-            fatal=False,
-        )
-    return {
-        "proposal_tokens": tokens if isinstance(tokens, int) else None,
-        "verifier": name if isinstance(name, str) else None,
-    }
+    use: dict[str, Any] = {}
+    if isinstance(tokens, int):
+        use["proposal_tokens"] = tokens
+    else:
+        files.note("speculators.tokens")
+    if isinstance(name, str):
+        use["verifier"] = name
+    else:
+        files.note("speculators.verifier")
+    return use
 
-
-BY_ARCHITECTURE = (
-    ("peagle", "p-eagle"),
-    ("eagle3", "eagle3"),
-    ("eagle", "eagle"),
-    ("medusa", "medusa"),
-    ("dflash2", "dflash2"),
-    ("dflash", "dflash"),
-    ("lilicorr", "dflash"),
-    ("museglimmerassistant", "dflash"),
-    ("dspark", "dspark"),
-    ("mtp", "mtp"),
-    ("nextn", "mtp"),
-)
-"""Parts of an architecture's name, the telling ones first."""
 
 _LANGUAGE_MODEL = re.compile(r"\w+(ForCausalLM|LMHeadModel|ForConditionalGeneration)")
 
@@ -112,12 +76,13 @@ def recognise(files: Files) -> tuple[str, str]:
     config = files.config
     named = config.get("speculators_model_type")
     if named is not None:
-        if not isinstance(named, str) or named not in SPECULATORS:
+        known = KIND_TABLE.speculators
+        if not isinstance(named, str) or named not in known:
             raise DataError(
                 f"{files.path} is a speculators draft of type {named!r}, which is not known.",
-                f"Known: {', '.join(SPECULATORS)}.",
+                f"Known: {', '.join(known)}.",
             )
-        return SPECULATORS[named], "speculators"
+        return known[named], "speculators"
     kind = _by_config(config) or _by_tensors(files, config)
     if kind is None:
         raise DataError(f"{files.path} is not a draft that is known: {_described(files)}.", _NEEDED)
@@ -141,12 +106,10 @@ def architecture(config: Mapping[str, Any]) -> str | None:
 def _by_config(config: Mapping[str, Any]) -> str | None:
     if config.get("model_type") == "medusa" or "medusa_num_heads" in config:
         return "medusa"
-    if isinstance(config.get("dflash_config"), Mapping):
-        named = (architecture(config) or "").lower()
-        if "dspark" not in named:
-            return "dflash2" if "dflash2" in named else "dflash"
     name = (architecture(config) or "").lower()
-    for part, kind in BY_ARCHITECTURE:
+    if isinstance(config.get("dflash_config"), Mapping) and "dspark" not in name:
+        return "dflash2" if "dflash2" in name else "dflash"
+    for part, kind in KIND_TABLE.architectures.items():
         if part in name:
             return kind
     model_type = str(config.get("model_type", "")).lower()
@@ -184,31 +147,32 @@ def _described(files: Files) -> str:
 EXIT_HEAD = "paceline exit head"
 
 
+class _HeadTarget(msgspec.Struct):
+    width: int | None = None
+    vocabulary: int | None = None
+
+
 def read_exit_head(path: Path) -> Checkpoint:
-    """Raises DataError for another file."""
-    try:
-        header = read_header(path)
-    except HeaderError as error:
-        raise DataError(f"{path} can't be read: {error}.", "Fetch it again.") from None
+    """An early-exit head from its file. Raises DataError for another file, HeaderError for one that
+    is not safetensors."""
+    header = read_header(path)
     if header.metadata.get("kind") != EXIT_HEAD:
         raise DataError(
             f"{path} is one file of weights, and not an exit head.",
-            f"Name the directory that it lies in: {path.parent}.",
+            f"Name the directory that holds it: {path.parent}.",
         )
-    files = Files(path, {}, {tensor.name: tensor for tensor in header.tensors}, bytes=header.found)
-    files.check_length(path.name, header.found, header.bytes, "Fit it again.")
+    files = Files(path, {}, header.tensors, bytes=header.found)
+    files.check_length(path.name, header, "exit_head.cut")
     missing = [name for name in ("gain", "down", "up") if name not in files.tensors]
     if missing:
-        files.wrong(f"It has no {', '.join(missing)}.", "Fit it again.")
-    target = _target(header.metadata)
-    gain = files.tensors.get("gain")
-    width = gain.entries if gain is not None else None
-    if width is not None and isinstance(target.get("width"), int) and width != target["width"]:
-        files.wrong(
-            f"It moves states of {width:,} entries, and says that its target's have "
-            f"{target['width']:,}.",
-            "Fit it again.",
-        )
+        files.note("exit_head.missing", names=", ".join(missing))
+    try:
+        target = msgspec.json.decode(header.metadata.get("target", "{}"), type=_HeadTarget)
+    except (msgspec.MsgspecError, RecursionError):
+        target = _HeadTarget()
+    width = files.tensors["gain"].entries if "gain" in files.tensors else None
+    if None not in (width, target.width) and width != target.width:
+        files.note("exit_head.width", width=width, target=target.width)
     layers = header.metadata.get("layers", "")
     return Checkpoint(
         path=path,
@@ -218,25 +182,12 @@ def read_exit_head(path: Path) -> Checkpoint:
         target_hidden_size=width,
         aux_layers=(int(layers),) if re.fullmatch("[0-9]{1,9}", layers) else (),
         aux_count=1,
-        vocabulary_size=_whole(target.get("vocabulary")),
-        draft_vocabulary_size=_whole(target.get("vocabulary")),
-        embedding="none",
+        vocabulary_size=target.vocabulary,
+        draft_vocabulary_size=target.vocabulary,
         head="target",
         **measures(files),
         problems=files.sorted_problems(),
     )
-
-
-def _target(metadata: dict[str, str]) -> dict[str, object]:
-    try:
-        found = json.loads(metadata.get("target", ""))
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _whole(value: object) -> int | None:
-    return value if type(value) is int else None
 
 
 CHECKS: dict[str, Callable[[InspectedDraft], None]] = {
@@ -261,23 +212,27 @@ def read(path: str | Path) -> Checkpoint:
     none that is known.
     """
     place = Path(path).expanduser()
-    try:
-        if place.is_file():
-            return _read_file(place)
-    except OSError as error:
-        raise DataError(f"{place} can't be read: {error.strerror}.", "Check it.") from None
-    return _read_directory(read_files(place))
-
-
-def _read_file(path: Path) -> Checkpoint:
-    if is_gguf(path):
-        return gguf.read_draft(path)
-    if path.suffix == ".safetensors":
-        return read_exit_head(path)
+    with reading(place):
+        if not place.is_file():
+            return _read_directory(read_files(place))
+        if gguf.is_gguf(place):
+            return gguf.read_draft(place)
+        if place.suffix == ".safetensors":
+            return read_exit_head(place)
     raise DataError(
-        f"{path} is not a GGUF file.",
+        f"{place} is not a GGUF file.",
         "Name a draft's directory, a GGUF file, or an exit head's file.",
     )
+
+
+_SIZES = {
+    "hidden_size": "hidden_size",
+    "target_hidden_size": "target_hidden_size",
+    "vocabulary_size": "vocab_size",
+    "draft_vocabulary_size": "draft_vocab_size",
+    "aux_count": "aux_count",
+}
+"""Fields of `Checkpoint`, and their names among a draft's sizes."""
 
 
 def _read_directory(files: Files) -> Checkpoint:
@@ -291,15 +246,26 @@ def _read_directory(files: Files) -> Checkpoint:
     text = config.get("text_config")
     if isinstance(text, dict):  # a target that sees too keeps its sizes there
         config = {**config, **text}
-    draft = InspectedDraft(
-        files, kind, format_, config, {bare(name): t for name, t in files.tensors.items()}
-    )
+    tensors = {bare(name): tensor for name, tensor in files.tensors.items()}
+    draft = InspectedDraft(files, kind, format_, config, tensors)
+    hidden, vocabulary = draft.number("hidden_size"), draft.number("vocab_size")
+    # Most families draft with one state of the target's width, and its vocabulary.
+    draft.sizes = {
+        "hidden_size": hidden,
+        "target_hidden_size": hidden,
+        "vocab_size": vocabulary,
+        "draft_vocab_size": vocabulary,
+        "aux_count": 1,
+    }
+    draft.found = {
+        "embedding": draft.owner("embed_tokens.weight"),
+        "head": draft.owner("lm_head.weight"),
+    }
     CHECKS[kind](draft)
     check_finite(files)
-    found = draft.found
     if speculators:
-        used = check_speculators(files)
-        found = found | {name: value for name, value in used.items() if value is not None}
+        draft.found |= speculators_use(files)
+    sizes = {field: draft.sizes[name] for field, name in _SIZES.items()}
     return Checkpoint(
         path=files.path,
         kind=kind,
@@ -307,6 +273,6 @@ def _read_directory(files: Files) -> Checkpoint:
         architecture=architecture(files.config if speculators else config),
         model_type=model_type if isinstance(model_type, str) else None,
         **measures(files),
-        **found,
+        **(sizes | draft.found),
         problems=files.sorted_problems(),
     )

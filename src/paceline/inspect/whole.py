@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
+from paceline.errors import DataError
 from paceline.inspect.draft import InspectedDraft, described
+from paceline.storage import decode_struct
 
-MAP_FILE, MAP_KIND = "vocabulary_map.json", "paceline vocabulary map"
+MAP_FILE, MAP_KIND, MAP_VERSION = "vocabulary_map.json", "paceline vocabulary map", 1
 """What `paceline derive` writes beside a draft whose vocabulary it cut."""
 
 PREDICTED = (
@@ -24,111 +25,69 @@ PREDICTED = (
 def check_model(draft: InspectedDraft) -> None:
     """A language model of its own. Names of other families than Llama's differ, so that what isn't
     found under a known name isn't called missing."""
-    hidden = draft.number("hidden_size", "n_embd", "d_model")
-    vocabulary = draft.number("vocab_size")
-    draft.found |= {
-        "hidden_size": hidden,
-        "vocabulary_size": vocabulary,
-        "draft_vocabulary_size": vocabulary,
-        "layers": _layers(draft),
-        "embedding": "own",
-        "head": _head(draft),
+    named = bool(draft.layer_numbers())
+    draft.sizes |= {
+        "hidden_size": draft.number("hidden_size", "n_embd", "d_model"),
+        "target_hidden_size": None,
+        "aux_count": None,
     }
+    layers = draft.check_layers() if named else draft.number("num_hidden_layers", "n_layer")
+    # transformers ties unless a config says otherwise.
+    tied = draft.config.get("tie_word_embeddings", True) is not False or not named
+    head = "own" if "lm_head.weight" in draft.tensors else "tied" if tied else "none"
+    draft.found |= {"layers": layers, "embedding": "own", "head": head}
+    if not draft.quantised:
+        draft.check_weights("model")
+        if named:
+            draft.need("embed_tokens.weight")
+        if head == "none":
+            draft.note("model.no_head")
     _read_map(draft)
-    if draft.quantised:
-        return
-    for name in ("embed_tokens.weight", "lm_head.weight"):
-        draft.expect(
-            name, vocabulary, hidden, said=f"vocab_size {vocabulary} and hidden_size {hidden}"
-        )
-    if draft.layer_numbers() and "embed_tokens.weight" not in draft.tensors:
-        draft.need("embed_tokens.weight")
-    if draft.found["head"] == "none":
-        draft.wrong(
-            "It brings no head (lm_head), and config.json says that the embedding isn't one.",
-            'Set "tie_word_embeddings": true if it was trained so, or export it again.',
-        )
 
 
 def check_mtp(draft: InspectedDraft) -> None:
     """Layers that predict further tokens, within a target's checkpoint or by themselves."""
     count = draft.number(*PREDICTED)
-    draft.found |= {
-        "hidden_size": draft.number("hidden_size"),
-        "target_hidden_size": draft.number("hidden_size"),
-        "vocabulary_size": draft.number("vocab_size"),
-        "draft_vocabulary_size": draft.number("vocab_size"),
-        "layers": count,
-        "aux_count": 1,
-        "proposal_tokens": count,
-        "embedding": draft.owner("embed_tokens.weight"),
-        "head": draft.owner("lm_head.weight"),
-    }
+    draft.found |= {"layers": count, "proposal_tokens": count}
     if not count:
-        draft.wrong(
-            f"config.json counts no MTP layers ({', '.join(PREDICTED[:2])}).",
-            "Correct config.json; without it engines load none.",
-        )
+        draft.note("mtp.no_count", names=", ".join(PREDICTED[:2]))
     if draft.readable and not any(map(is_mtp, draft.tensors)):
-        draft.wrong(
-            "config.json counts MTP layers, and the weights hold none.",
-            "Fetch the checkpoint that has them; many copies leave them out.",
-        )
+        draft.note("mtp.no_weights")
 
 
 def is_mtp(name: str) -> bool:
     """A tensor of an MTP layer, by the names that checkpoints use: `mtp.…`, and DeepSeek's."""
-    return (
-        name.startswith("mtp")
-        or ".mtp" in name
-        or any(part in name for part in ("eh_proj", "input_proj.weight", ".enorm.", ".hnorm."))
-    )
+    parts = (".mtp", "eh_proj", "input_proj.weight", ".enorm.", ".hnorm.")
+    return name.startswith("mtp") or any(part in name for part in parts)
 
 
-def _layers(draft: InspectedDraft) -> int | None:
-    if draft.layer_numbers():
-        return draft.check_layers()
-    return draft.number("num_hidden_layers", "n_layer")
-
-
-def _head(draft: InspectedDraft) -> str:
-    if "lm_head.weight" in draft.tensors:
-        return "own"
-    # transformers ties unless a config says otherwise.
-    if draft.config.get("tie_word_embeddings", True) is not False or not draft.layer_numbers():
-        return "tied"
-    return "none"
+class _MapFile(msgspec.Struct):
+    ids: list[Annotated[int, msgspec.Meta(ge=-1)]]
+    target_tokens: int | None = None
 
 
 def _read_map(draft: InspectedDraft) -> None:
+    """The map of a draft whose vocabulary was cut; -1 stands for a token that the target lacks."""
     path = draft.files.path / MAP_FILE
     if not path.is_file():
         return
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        draft.wrong(f"{MAP_FILE} can't be read: {error}.", "Derive the draft again.")
+        data = path.read_bytes()
+        read = decode_struct(data, _MapFile, MAP_FILE, "", kind=MAP_KIND, version=MAP_VERSION)
+    except DataError as error:
+        draft.note("vocabulary.unread", error=error.fact)
         return
-    ids: Any = document.get("ids") if isinstance(document, Mapping) else None
-    whole = isinstance(ids, list) and all(type(one) is int for one in ids)
-    if not whole or max(ids, default=-1) < 0 or document.get("kind") != MAP_KIND:
-        draft.wrong(f"{MAP_FILE} is not a vocabulary map.", "Derive the draft again.")
+    ids = np.array([one for one in read.ids if one >= 0])
+    if not len(ids):
+        draft.note("vocabulary.empty", name=MAP_FILE)
         return
-    found = described(MAP_FILE, "ids", np.array([one for one in ids if one >= 0]))
-    vocabulary = draft.number("vocab_size")
-    if vocabulary is not None and len(ids) != vocabulary:
-        draft.wrong(
-            f"{MAP_FILE} has {len(ids):,} entries, and config.json says vocab_size {vocabulary:,}.",
-            "Derive the draft again.",
-        )
-    size = document.get("target_tokens")
-    if isinstance(size, int) and found.highest >= size:
-        draft.wrong(
-            f"{MAP_FILE} leads to id {found.highest:,}, and the target has {size:,} tokens.",
-            "Derive the draft again.",
-        )
+    found = draft.found["map"] = described(MAP_FILE, "ids", ids)
+    rows, size = draft.sizes["vocab_size"], read.target_tokens
+    if rows is not None and len(read.ids) != rows:
+        draft.note("vocabulary.length", name=MAP_FILE, found=len(read.ids), size=rows)
     if not found.distinct:
-        draft.wrong(f"{MAP_FILE} leads two draft tokens to one of the target.", "Derive it again.")
-    draft.found["map"] = found
-    if isinstance(size, int):
-        draft.found["vocabulary_size"] = size
+        draft.note("vocabulary.twice", name=MAP_FILE)
+    if size is not None:
+        draft.sizes["vocab_size"] = size
+        if found.highest >= size:
+            draft.note("vocabulary.range", name=MAP_FILE, highest=found.highest, size=size)
