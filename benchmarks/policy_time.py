@@ -24,6 +24,7 @@ from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs, Feed, Point
+from paceline.policy.live import LiveCosts
 from paceline.types import Choice
 from paceline.verify.chain import ChainVerifier
 
@@ -71,7 +72,7 @@ def seconds(sequences: int, draft_s: float) -> list[float]:
         Source(name, d.previewable, d.has_confidence, costs.drafts.get(name))
         for name, d in drafts.items()
     ]
-    timed = TimedPolicy(MeasuredPolicy(costs, sources, say=lambda _: None))
+    timed = TimedPolicy(MeasuredPolicy(LiveCosts(costs), sources, say=lambda _: None))
     requests = [
         Request(
             prompt=tuple(np.random.default_rng(number).integers(0, 16, 50).tolist()),

@@ -56,7 +56,7 @@ def llama() -> Any:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """The policy drafts from the first round on, and as far as it can."""
-    from paceline.policy.learned import LearnedCosts
+    from paceline.policy.live import LearnedCosts
 
     monkeypatch.setattr(LearnedCosts, "needs_baseline", lambda self, sequences: False)
     table = [float("inf"), 1.0, *(1.0 + 1e-6 * row for row in range(33))]

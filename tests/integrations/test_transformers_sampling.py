@@ -148,7 +148,7 @@ def test_the_policy_doesn_t_bend_the_distribution(model: Any) -> None:
     10,000 runs; the seed is fixed, and so are the seconds."""
     settings = SAMPLED | {"max_new_tokens": 4, "temperature": 0.9}
     drafts = paceline_drafts(share=True)
-    from paceline.policy.learned import LearnedCosts
+    from paceline.policy.live import LearnedCosts
 
     table = [math.inf, *(1.0 + 0.02 * row for row in range(34))]
     count, proposed = 250, 0

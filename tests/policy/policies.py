@@ -13,6 +13,7 @@ from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs, Feed, Point
+from paceline.policy.live import LiveCosts
 from paceline.simulate.server import SimulatedServer
 from paceline.simulate.stream import SimulatedStream, stream_of
 from paceline.simulate.trace import SourceTrace, Trace
@@ -40,7 +41,7 @@ def policy(target: Costs = FLAT, draft: Costs = CHEAP, *, frozen=True, **options
         Source("model", costs=draft),
     ]
     options.setdefault("say", lambda _: None)
-    return MeasuredPolicy(target, sources, frozen=frozen, **options)
+    return MeasuredPolicy(LiveCosts(target, frozen=frozen), sources, **options)
 
 
 def target() -> ToyEngine:

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.errors import SettingError
 from paceline.policy.adaptive import MeasuredPolicy, Source
-from paceline.policy.learned import FIRST_ROW_SHARE, LearnedCosts
+from paceline.policy.live import FIRST_ROW_SHARE, LearnedCosts
 
 
 def watched(
@@ -126,6 +126,6 @@ def test_times_that_are_none_teach_nothing() -> None:
 
 def test_a_draft_that_has_to_be_asked_needs_no_profile_to_be_on_offer() -> None:
     policy = MeasuredPolicy(LearnedCosts(), [Source("guess")])
-    assert policy.profiled is None
+    assert policy.costs.profiled is None
     with pytest.raises(SettingError):
         LearnedCosts(row_share=-0.1)

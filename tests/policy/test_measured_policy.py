@@ -26,6 +26,7 @@ from paceline.engines.toy import ToyEngine
 from paceline.errors import SettingError
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs, Point
+from paceline.policy.live import LiveCosts
 from paceline.simulate.stream import SimulatedStream, stream_of
 from paceline.simulate.trace import SourceTrace, Trace
 from paceline.testing import enumerate_outcomes
@@ -109,7 +110,7 @@ def enumerated(kind: type[MeasuredPolicy] | None, verifier, draft_kind=ModelDraf
             Source("lookup", previewable=True, has_confidence=True),
             Source("model", costs=CHEAP),
         ]
-        chosen = kind(FLAT, sources, frozen=True, most=2) if kind else fixed(None, 0)
+        chosen = kind(LiveCosts(FLAT, frozen=True), sources, most=2) if kind else fixed(None, 0)
         decoder = Decoder(engine, drafts, verifier(), chosen)
         sampling = Sampling(temperature=0.9, repetition_penalty=1.2)
         stop = StopConditions(max_tokens=4)
@@ -192,7 +193,7 @@ def test_a_batch_shares_one_budget_of_rows() -> None:
     points = [Point(2, 2, 0, 0.1), Point(6, 2, 0, 0.11), Point(7, 2, 0, 0.3), Point(20, 2, 0, 0.9)]
     costs = Costs(key={}, points=(Point(1, 1, 0, 0.1), Point(2, 1, 0, 0.1), *points))
     chosen = MeasuredPolicy(
-        costs, [Source("lookup", previewable=True, has_confidence=True)], frozen=True
+        LiveCosts(costs, frozen=True), [Source("lookup", previewable=True, has_confidence=True)]
     )
 
     def stream(match_length: int) -> SimulatedStream:
@@ -229,7 +230,9 @@ def test_a_source_that_the_decoder_lacks_is_named() -> None:
 def test_a_batch_wider_than_what_was_measured_decodes_plainly() -> None:
     points = [Point(n, 1, 0, 0.1 + 0.01 * n) for n in range(1, 5)]
     engine = ToyEngine(10, seed=34, order=3, context_size=400, max_sequences=12)
-    chosen = MeasuredPolicy(Costs(key={}, points=tuple(points)), [Source("lookup", True, True)])
+    chosen = MeasuredPolicy(
+        LiveCosts(Costs(key={}, points=tuple(points))), [Source("lookup", True, True)]
+    )
     stop = StopConditions(max_tokens=12)
     requests = [Request(prompt=(1, 2, i % 9), stop=stop) for i in range(12)]
     decoder = Decoder(engine, {"lookup": LookupDraft()}, ChainVerifier(), chosen)

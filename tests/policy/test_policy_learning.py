@@ -43,7 +43,9 @@ def test_a_draft_that_stopped_paying_returns_when_the_text_changes(share: float)
     draft = feeding(share)
     costs = line(0.1, 0.005, drafts={"model": draft})
     bad, good = 300, 300
-    chosen = MeasuredPolicy(costs, [Source("model", costs=draft)], frozen=True, say=lambda _: None)
+    chosen = MeasuredPolicy(
+        LiveCosts(costs, frozen=True), [Source("model", costs=draft)], say=lambda _: None
+    )
     [stream] = serve([trace([0] * bad + [32] * good)], chosen, costs)
     early = [r for r in stream.rounds if r.context < 20 + bad]
     late = [r for r in stream.rounds if r.context >= 20 + bad]
@@ -59,7 +61,9 @@ def test_a_draft_that_is_dear_to_read_is_not_followed_at_any_price() -> None:
     """Reading every token alone would cost 13 % of ordinary decoding."""
     draft = feeding(0.13)
     costs = line(0.1, 0.005, drafts={"model": draft})
-    chosen = MeasuredPolicy(costs, [Source("model", costs=draft)], frozen=True, say=lambda _: None)
+    chosen = MeasuredPolicy(
+        LiveCosts(costs, frozen=True), [Source("model", costs=draft)], say=lambda _: None
+    )
     [stream] = serve([trace([0] * 600)], chosen, costs)
     spent = sum(r.draft_s + r.verify_s for r in stream.rounds if not r.prefill)
     assert spent < 1.05 * costs.forward_s(1) * 600
@@ -68,7 +72,9 @@ def test_a_draft_that_is_dear_to_read_is_not_followed_at_any_price() -> None:
 def test_a_collapse_is_said_once_with_its_numbers() -> None:
     said: list[str] = []
     chosen = MeasuredPolicy(
-        line(0.1, 0.005), [Source("model", costs=feeding(0.001))], frozen=True, say=said.append
+        LiveCosts(line(0.1, 0.005), frozen=True),
+        [Source("model", costs=feeding(0.001))],
+        say=said.append,
     )
     serve([trace([0] * 900), trace([0] * 900)], chosen, line(0.1, 0.005, drafts={"model": CHEAP}))
     assert len(said) == 1
@@ -82,7 +88,7 @@ def test_a_draft_that_offers_nothing_does_not_stand_in_the_others_way(costs) -> 
     engine = target()
     drafts = {"lookup": LookupDraft(), "empty": Empty()}
     sources = [Source("lookup", True, True), Source("empty", costs=costs)]
-    chosen = MeasuredPolicy(FLAT, sources, say=lambda _: None)
+    chosen = MeasuredPolicy(LiveCosts(FLAT), sources, say=lambda _: None)
     requests = [Request(prompt=PROMPT, stop=StopConditions(max_tokens=150)) for _ in range(2)]
     done = decode(Decoder(engine, drafts, ChainVerifier(), chosen), requests)
     rounds = [r for g in done for r in g.rounds]
@@ -91,7 +97,7 @@ def test_a_draft_that_offers_nothing_does_not_stand_in_the_others_way(costs) -> 
 
 
 def test_prompts_do_not_pay_for_probes() -> None:
-    chosen = MeasuredPolicy(FLAT, [Source("model", costs=CHEAP)])
+    chosen = MeasuredPolicy(LiveCosts(FLAT), [Source("model", costs=CHEAP)])
     stream = stream_of(trace([0] * 50), 0.0, 0.0)
     chosen([stream])
     stream.rounds.append(sample_round(context=20, prefill=True, verify_s=1e6))
@@ -107,7 +113,9 @@ def test_a_draft_that_was_not_asked_is_read_up_before_it_is_asked_again() -> Non
         points=(Point(1, 1, 0, 0.01),),
         feeds=(Feed(1, 0.01), Feed(2, 0.01), Feed(100, 5.0)),
     )
-    chosen = MeasuredPolicy(costs, [Source("model", costs=slow)], frozen=True, say=lambda _: None)
+    chosen = MeasuredPolicy(
+        LiveCosts(costs, frozen=True), [Source("model", costs=slow)], say=lambda _: None
+    )
     near, far = stream_of(trace([32] * 30), 0.0, 0.0), stream_of(trace([32] * 30), 0.0, 0.0)
     for stream, held in ((near, 119), (far, 0)):
         stream.history.length, stream.read = 120, 20
@@ -156,7 +164,9 @@ def test_the_policy_stats_agrees_with_the_rounds() -> None:
 
 def test_at_the_end_of_a_request_nothing_unjudged_is_counted() -> None:
     """Five offered, two accepted, and the replacement ends the answer."""
-    chosen = MeasuredPolicy(FLAT, [Source("model", costs=CHEAP)], frozen=True, say=lambda _: None)
+    chosen = MeasuredPolicy(
+        LiveCosts(FLAT, frozen=True), [Source("model", costs=CHEAP)], say=lambda _: None
+    )
     stream = stream_of(trace([5] * 30), 0.0, 0.0)
     stream.history.length, stream.read = 47, 20
     chosen([stream])
@@ -173,7 +183,7 @@ def test_at_the_end_of_a_request_nothing_unjudged_is_counted() -> None:
 
 
 def test_running_dry_is_the_request_s_affair() -> None:
-    chosen = MeasuredPolicy(FLAT, [Source("empty", costs=CHEAP)], say=lambda _: None)
+    chosen = MeasuredPolicy(LiveCosts(FLAT), [Source("empty", costs=CHEAP)], say=lambda _: None)
     request = Request(prompt=PROMPT, stop=StopConditions(max_tokens=80))
     decode(Decoder(target(), {"empty": Empty()}, ChainVerifier(), chosen), [request])
     assert chosen._prior("empty", 0.0).chances == policy()._prior("model", 0.0).chances
@@ -185,19 +195,21 @@ def test_a_draft_without_costs_is_priced_by_what_it_took() -> None:
             time.sleep(0.02)
             return [Proposal((3,) * max_draft_tokens, self.name) for max_draft_tokens in limits]
 
-    chosen = MeasuredPolicy(FLAT, [Source("empty")], say=lambda _: None)
+    chosen = MeasuredPolicy(LiveCosts(FLAT), [Source("empty")], say=lambda _: None)
     request = Request(prompt=PROMPT, stop=StopConditions(max_tokens=30))
     decode(Decoder(target(), {"empty": Slow()}, ChainVerifier(), chosen), [request])
     chosen.learn_from_rounds()
-    learned = chosen._priced["empty"].learned
-    assert learned.ask_s >= 0.02
-    assert chosen.fresh()._priced["empty"].learned is learned
+    learned = chosen._priced["empty"].ask_s
+    assert learned.value >= 0.02
+    assert chosen.fresh()._priced["empty"].ask_s is learned
 
 
 def test_by_recorded_costs_no_clock_decides_when_to_probe() -> None:
     credits = []
     for verify_s in (0.001, 1000.0):
-        chosen = MeasuredPolicy(line(0.05, 0.05), [Source("model", costs=CHEAP)], frozen=True)
+        chosen = MeasuredPolicy(
+            LiveCosts(line(0.05, 0.05), frozen=True), [Source("model", costs=CHEAP)]
+        )
         stream = stream_of(trace([0] * 50), 0.0, 0.0)
         stream.history.length, stream.read = 30, 20
         chosen([stream])
@@ -222,7 +234,7 @@ def test_a_probe_takes_no_lookup_s_place() -> None:
     )
     sources = [Source("lookup", True, True), Source("model", costs=line(0.09, 0.001))]
     costs = line(0.1, 0.002)
-    chosen = MeasuredPolicy(costs, sources, frozen=True, say=lambda _: None)
+    chosen = MeasuredPolicy(LiveCosts(costs, frozen=True), sources, say=lambda _: None)
     stream = stream_of(both, 0.0, 0.0)
     stream.history.length, stream.read = 30, 20
     chosen._priced = {"model": _Priced(sources[1], LiveCosts(line(0.09, 0.001)), credit_s=1e9)}
@@ -235,7 +247,7 @@ def test_reading_is_paid_by_every_sequence_that_has_to_read() -> None:
         points=tuple(Point(n, n, 0, 0.01) for n in (1, 2, 4)),
         feeds=(Feed(1, 0.01), Feed(2, 0.01), Feed(100, 1.0)),
     )
-    chosen = MeasuredPolicy(FLAT, [Source("model", costs=slow)], frozen=True)
+    chosen = MeasuredPolicy(LiveCosts(FLAT, frozen=True), [Source("model", costs=slow)])
     streams = [stream_of(trace([32] * 90), 0.0, 0.0) for _ in range(4)]
     first_s, step_s = chosen._draft_s("model", streams, 4)
     assert first_s[4] == pytest.approx(4 * first_s[1])
@@ -250,7 +262,7 @@ def test_a_tree_draft_that_has_nothing_left_to_offer_is_left_alone() -> None:
     engine = target()
     draft = TreeDraft(ToyEngine(10, seed=34, order=3, context_size=40), engine)
     source = Source("tree", costs=CHEAP, branches=True, forwards=draft.forwards)
-    chosen = MeasuredPolicy(FLAT, [source], frozen=True, say=lambda _: None)
+    chosen = MeasuredPolicy(LiveCosts(FLAT, frozen=True), [source], say=lambda _: None)
     decoder = Decoder(engine, {"tree": draft}, TreeVerifier(), chosen)
     [done] = decode(decoder, [Request(prompt=PROMPT, stop=StopConditions(max_tokens=300))])
     early = [r for r in done.rounds if r.context < 35 and not r.prefill]

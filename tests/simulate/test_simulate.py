@@ -16,6 +16,7 @@ from paceline.errors import SettingError
 from paceline.policy.acceptance import MOST
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs, Feed, Point
+from paceline.policy.live import LiveCosts
 from paceline.simulate import server
 from paceline.simulate.record import sources_of, trace_of
 from paceline.simulate.simulate import best_fixed, policy_named, policy_of, regret, simulate
@@ -77,7 +78,7 @@ def recorded(policy, drafts, *, temperature=0.0, together=1, fixed_by="measured"
 
 def measured() -> MeasuredPolicy:
     return MeasuredPolicy(
-        COSTS, [Source("lookup", previewable=True, has_confidence=True)], frozen=True
+        LiveCosts(COSTS, frozen=True), [Source("lookup", previewable=True, has_confidence=True)]
     )
 
 

@@ -147,7 +147,7 @@ class Configurations:
                     max_draft_tokens=None,
                     verifier=one.rules.find_verifier(drafts),
                     policy=policy.fresh,
-                    costs=policy.profiled,
+                    costs=policy.costs.profiled,
                     recorded_costs=one.rules.costs is not None,
                 )
                 continue

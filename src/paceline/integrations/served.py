@@ -21,7 +21,7 @@ from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.errors import SettingError, unknown_name
 from paceline.policy.acceptance import MOST
 from paceline.policy.adaptive import MeasuredPolicy, Source
-from paceline.policy.learned import LearnedCosts
+from paceline.policy.live import LearnedCosts
 from paceline.sampling.history import History
 from paceline.types import Array, Choice, Preview, Proposal, Request, Round
 

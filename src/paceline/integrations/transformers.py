@@ -23,7 +23,7 @@ from paceline.drafts.base import Draft
 from paceline.errors import SettingError
 from paceline.integrations.served import DraftServer, free_drafts
 from paceline.policy.acceptance import MOST
-from paceline.policy.learned import LearnedCosts
+from paceline.policy.live import LearnedCosts
 from paceline.types import Sampling
 
 if TYPE_CHECKING:

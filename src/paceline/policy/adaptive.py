@@ -27,8 +27,7 @@ from paceline.policy.acceptance import (
 )
 from paceline.policy.allocate import baseline, for_batch, for_drafted_batch, for_one
 from paceline.policy.costs import Costs
-from paceline.policy.learned import LearnedCosts
-from paceline.policy.live import LiveCosts
+from paceline.policy.live import LiveCosts, RoundCosts, Running
 from paceline.policy.stats import PolicyStats
 from paceline.policy.warnings import Warnings
 from paceline.types import Choice, Preview, Round
@@ -63,38 +62,25 @@ class Source:
 
 
 @dataclass(slots=True)
-class _Learned:
-    """Seconds of one sequence's proposal, learned from the rounds that asked for one."""
-
-    ask_s: float = 0.0
-    seen: int = 0
-
-    def observe(self, seconds: float) -> None:
-        self.seen += 1
-        self.ask_s += max(0.2, 1 / self.seen) * (seconds - self.ask_s)
-
-
-@dataclass(slots=True)
 class _Priced:
-    """A source that has to be asked to be known, and what asking costs: by its costs, or learned
-    where it has none."""
+    """A source that has to be asked to be known, and what asking costs.
+
+    live     its costs now; None without
+    ask_s    seconds of one sequence's proposal, learned where it has no costs
+    """
 
     source: Source
     live: LiveCosts | None
-    learned: _Learned = field(default_factory=_Learned)
+    ask_s: Running = field(default_factory=Running)
     credit_s: float = 0.0  # saved up for the next probe
 
     def seconds(self, sequences: int, max_draft_tokens: int, pending_tokens: int) -> float:
         """Of proposing `max_draft_tokens` tokens for `sequences` that together have
         `pending_tokens` to read."""
         if self.live is None:
-            return self.learned.ask_s * sequences
+            return self.ask_s.value * sequences
+        forwards = min(max_draft_tokens, self.source.forwards or max_draft_tokens)
         step = self.live.steps_s(sequences)[sequences]
-        forwards = (
-            max_draft_tokens
-            if self.source.forwards is None
-            else min(max_draft_tokens, self.source.forwards)
-        )
         return self.live.feed_s(max(1, pending_tokens)) + (forwards - 1) * step
 
 
@@ -115,10 +101,10 @@ _Option: TypeAlias = tuple[str, list[float]]
 class MeasuredPolicy:
     """The default policy: measured costs, counted acceptance, and 0 as one of the limits.
 
-    costs      of the target; learned ones where nobody could profile it
+    costs      of the target: `LiveCosts`, or `LearnedCosts` where nobody could profile it
     sources    the drafts on offer
-    frozen     keep to the costs as recorded: the same choices in every run
     most       most tokens of a proposal
+    say        takes a warning
     looks_at   names of the sources that it previews before every choice
 
     One policy may serve many requests, one after another or together; what it has counted in one
@@ -127,17 +113,14 @@ class MeasuredPolicy:
 
     def __init__(
         self,
-        costs: Costs | LearnedCosts,
+        costs: RoundCosts,
         sources: Sequence[Source],
         *,
-        frozen: bool = False,
         most: int = MOST,
         say: Callable[[str], None] = log.warning,
     ) -> None:
-        self.costs = costs if isinstance(costs, LearnedCosts) else LiveCosts(costs, frozen=frozen)
-        self.profiled = costs if isinstance(costs, Costs) else None
+        self.costs = costs
         self.policy_stats = PolicyStats()
-        self.frozen = frozen
         self._most = min(most, MOST)
         self.looks_at = [source.name for source in sources if source.previewable]
         self._sources = {source.name: source for source in sources}
@@ -150,10 +133,11 @@ class MeasuredPolicy:
         for source in sources:
             # What can't pay even if always right is not on offer.
             if not source.previewable and not (
-                isinstance(costs, Costs)
-                and self._warnings.cannot_pay(costs, source.name, source.costs)
+                costs.profiled is not None
+                and self._warnings.cannot_pay(costs.profiled, source.name, source.costs)
             ):
-                live = None if source.costs is None else LiveCosts(source.costs, frozen=frozen)
+                theirs = source.costs
+                live = None if theirs is None else LiveCosts(theirs, frozen=costs.frozen)
                 self._priced[source.name] = _Priced(source, live)
 
     def fresh(self) -> MeasuredPolicy:
@@ -222,10 +206,10 @@ class MeasuredPolicy:
         for name, priced in self._priced.items():
             rounds = [round for round in decoding if round.source == name]
             seconds = sum(round.draft_s for round in rounds)
-            if not rounds or self.frozen:
+            if not rounds or self.costs.frozen:
                 continue
             if priced.live is None:
-                priced.learned.observe(seconds / len(rounds))
+                priced.ask_s.move(seconds / len(rounds), speed=0.2)
             elif all(round.proposed == round.max_draft_tokens for round in rounds):
                 priced.live.observe_whole(self._expected_s.get(name, 0.0), seconds)
 
@@ -255,7 +239,7 @@ class MeasuredPolicy:
 
     def _share_s(self, round: Round) -> float:
         """What a round took, in one sequence's share; by the costs where only they may decide."""
-        if not self.frozen:
+        if not self.costs.frozen:
             return round.draft_s + round.verify_s + round.other_s
         table = self.costs.round_s(round.batch, round.context)
         rows = min(round.batch * round.width, len(table) - 1)
@@ -369,7 +353,7 @@ class MeasuredPolicy:
             return nothing, nothing
         drift = self.costs.drift
         if priced.live is None:
-            ask_s = priced.learned.ask_s / drift
+            ask_s = priced.ask_s.value / drift
             return [n * ask_s for n in range(most + 1)], [0.0] * (most + 1)
         live = priced.live
         owed = (

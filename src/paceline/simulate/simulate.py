@@ -17,6 +17,7 @@ from paceline.decode.round import Policy, fixed
 from paceline.errors import SettingError, unknown_name
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs
+from paceline.policy.live import LiveCosts
 from paceline.simulate.impute import imputed
 from paceline.simulate.server import SimulatedServer
 from paceline.simulate.stream import SimulatedStream, stream_of
@@ -226,7 +227,7 @@ def policy_named(
             for name, previewable in sources.items()
             if previewable or name in costs.drafts
         ]
-        return MeasuredPolicy(costs, offered, frozen=True, say=lambda _: None)
+        return MeasuredPolicy(LiveCosts(costs, frozen=True), offered, say=lambda _: None)
     name, colon, max_draft_tokens = spec.rpartition(":")
     if not colon:
         raise unknown_name("policy", spec, ["measured", "baseline", *(f"{s}:3" for s in sources)])

@@ -29,6 +29,7 @@ from paceline.errors import DataError, SettingError
 from paceline.policy.adaptive import MeasuredPolicy
 from paceline.policy.break_even import Prices, expected_tokens, prices, speed_up
 from paceline.policy.costs import Costs
+from paceline.policy.live import LiveCosts
 from paceline.train.texts import write_texts
 from paceline.train.tune_result import Candidate, TuneResult
 from paceline.types import Sampling
@@ -410,7 +411,7 @@ class Tuner:
         drafts = {name: draft}
         priced = replace(costs, drafts={name: next(iter(costs.drafts.values()))})
         # That a setting doesn't pay is what the verdict is for: nothing is said of each.
-        policy = MeasuredPolicy(priced, sources(priced, drafts), say=lambda _: None)
+        policy = MeasuredPolicy(LiveCosts(priced), sources(priced, drafts), say=lambda _: None)
         return Configuration(name, drafts, None, None, policy.fresh)
 
     def _scaled(self, draft: EarlyExitDraft) -> Costs:

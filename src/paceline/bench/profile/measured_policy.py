@@ -12,6 +12,7 @@ from paceline.engines.base import Engine
 from paceline.errors import SettingError
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs, check_key
+from paceline.policy.live import LiveCosts
 
 log = logging.getLogger("paceline")
 
@@ -88,6 +89,6 @@ def measured_policy(
     """
     if costs is not None:
         check_costs(costs, engine, drafts, named)
-        return MeasuredPolicy(costs, sources(costs, drafts), frozen=True)
+        return MeasuredPolicy(LiveCosts(costs, frozen=True), sources(costs, drafts))
     found = gather_costs(engine, drafts, on_measure=on_measure)
-    return MeasuredPolicy(found, sources(found, drafts))
+    return MeasuredPolicy(LiveCosts(found), sources(found, drafts))
