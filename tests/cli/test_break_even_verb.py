@@ -60,7 +60,7 @@ def test_costs_from_a_file_decide(run) -> None:
     assert out.startswith("Draft with lookup, ")
     assert "small can't pay here" in out.splitlines()[0]
     only = run("--costs", "costs.json", "-d", "small", "--acceptance", "0.98")[1]
-    assert only.startswith("Decode plainly; small can't pay here")
+    assert only.startswith("Decode without drafts; small can't pay here")
 
 
 def test_json_is_one_document_with_the_given_acceptances(run) -> None:

@@ -68,7 +68,7 @@ def test_without_a_configuration_a_toy_that_gains_nothing_is_baseline(run, bench
     plan = read_plan(Path("plan.json"))
     assert code == 0
     if plan.draft is None:
-        assert out.startswith("Run toy:3 plainly: no draft.\n")
+        assert out.startswith("Run toy:3 without a draft.\n")
         assert plan.notes[0].startswith("Ordinary decoding, because")
     else:
         assert plan.expected.gain is not None

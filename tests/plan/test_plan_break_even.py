@@ -68,7 +68,7 @@ def test_what_pays_is_said_first() -> None:
 
 def test_decode_plainly_where_width_costs_as_much_as_rounds() -> None:
     plan = make_plan(costs(0.1, 0.2, 0.3), [Source("lookup", True, True)])
-    assert sentence(plan).startswith("Decode plainly; lookup ")
+    assert sentence(plan).startswith("Decode without drafts; lookup ")
     assert all((best.max_draft_tokens, best.speedup) == (0, 1.0) for best in plan.drafts[0].matches)
 
 
@@ -83,7 +83,7 @@ def test_long_matches_bear_longer_drafts_than_short_ones() -> None:
 def test_given_acceptances_decide() -> None:
     sources = [Source("lookup", True, True), model(0.01)]
     low = make_plan(TARGET, sources, [0.1])
-    assert sentence(low).startswith("Decode plainly; lookup doesn't pay at acceptance 0.1: ")
+    assert sentence(low).startswith("Decode without drafts; lookup doesn't pay at acceptance 0.1: ")
     high = make_plan(TARGET, sources, [0.9, 0.1])
     # Free: 3.439 tokens in 1.35 passes; with the model: in 1.65.
     assert "3 tokens at acceptance 0.9 (speedup 2.55), none at 0.1" in sentence(high)

@@ -81,7 +81,7 @@ def test_without_a_draft_and_where_the_policy_chose() -> None:
         PLAN, draft=None, max_draft_tokens=0, schedule=(), expected=Expected(), notes=()
     )
     assert plan_summary(baseline).startswith(
-        "Run a-target-with-a-long-name.gguf plainly: no draft.\n"
+        "Run a-target-with-a-long-name.gguf without a draft.\n"
     )
     assert "expected" not in plan_summary(baseline)
     auto = " ".join(

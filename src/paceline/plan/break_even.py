@@ -184,7 +184,7 @@ def sentence(plan: BreakEven) -> str:
     # What to do comes before what not to do.
     words = [clause for _, clause in sorted(clauses, key=lambda pair: not pair[0])]
     if not any(advised for advised, _ in clauses):
-        words.insert(0, "decode plainly")
+        words.insert(0, "decode without drafts")
     text = "; ".join(words)
     return f"{text[0].upper()}{text[1:]}."
 

@@ -56,7 +56,7 @@ def _row(label: str, sentences: Iterable[str]) -> list[str]:
 
 def _headline(plan: PlanDocument) -> str:
     if plan.draft is None:
-        return f"Run {plan.target.name} plainly: no draft."
+        return f"Run {plan.target.name} without a draft."
     if plan.max_draft_tokens is None:
         mean = (
             "" if plan.mean_draft_tokens is None else f" ({plan.mean_draft_tokens:.1f} on average)"
