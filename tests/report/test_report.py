@@ -300,7 +300,7 @@ def test_differences_are_told_faults_before_rounding() -> None:
     result = changed(result, "lookup -n 1", numeric, {"code-0", "chat-0"})
     result = changed(result, "lookup -n 3", fault, {"story-2"})
     overview, differences = blocks(report_of([summary(result)]), "Is the text")
-    assert [row[2] for row in overview.rows] == ["10 of 12", "11 of 12"]
+    assert [row[1] for row in overview.rows] == ["10 of 12", "11 of 12"]
     assert [row[0] for row in differences.rows] == ["story-2", "code-0", "chat-0"]
     assert differences.rows[0][5] == Cell("", marks=(FAULT,))
     assert differences.rows[1][3:] == ("0.013", "0.08", "numeric")
@@ -480,7 +480,9 @@ def test_several_runs_are_never_pooled(tmp_path: Path) -> None:
     report = report_of(found)
     assert [part.title for part in report.parts] == ["Side by side", "one.jsonl", "two.jsonl"]
     apart = blocks(report, "What differs")[0]
-    assert apart.text.startswith("These runs differ in target, engine, machine, prompts measured.")
+    assert apart.text.startswith(
+        "These runs differ in target, engine, workload, machine, prompts measured."
+    )
     ms = {s.source: s.stats("baseline").ms_per_token for s in found}
     row = blocks(report, "Speedup, run by run")[0].rows[0]
     assert [cell.text for cell in row[1:]] == [f"{value:.2f} ms" for value in ms.values()]
@@ -490,7 +492,7 @@ def test_several_runs_are_never_pooled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("metadata", "named"),
-    [({"prompts_sha256": "cd" * 32}, "workload"), ({"raw": 12}, "raw prompts")],
+    [({"prompts_sha256": "cd" * 32}, "workload"), ({"raw": 12}, "workload")],
 )
 def test_runs_of_other_prompts_differ(metadata: dict[str, Any], named: str) -> None:
     before = bench((BASELINE, EVERY[2]))

@@ -268,7 +268,7 @@ def test_files_of_both_kinds_stand_apart_and_are_never_pooled(
     assert [line[3:] for line in said.splitlines() if line.startswith("## ")] == [
         "All files", "Live servers, side by side", *names,
     ]  # fmt: skip
-    assert "These runs differ in against, clients at once." in said
+    assert "These runs differ in the other, clients at once." in said
     assert "They measure different things, and are not compared." in said
     document = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))
     assert {row["run"] for row in document["rows"]} == {"c.jsonl"}

@@ -93,11 +93,15 @@ def how_measured(summary: Summary) -> list[Block | None]:
 
 
 def _metadata(summary: Summary) -> dict[str, str]:
-    """What both kinds of files say of a run, then what only one does."""
+    """What is measured, on what, and how; some of it by one kind of file only."""
     header, workload = summary.header, summary.header.workload
-    found = {
+    found = dict(_of_servers(summary) if isinstance(summary, ServerSummary) else _of_bench(summary))
+    found |= {
         "started": header.started or NONE,
         "complete": "yes" if summary.complete else "no",
+        "prompts measured": f"{len(summary.ids)} of {len(header.prompts)}",
+        "most tokens an answer": str(header.max_tokens),
+        "how answers ended": _endings(summary),
         "workload": f"{workload.get('name', NONE)}, {count(len(header.prompts), 'prompt')}",
     }
     for key in ("version", "licence", "sha256", "prompts_sha256", "raw"):
@@ -109,11 +113,7 @@ def _metadata(summary: Summary) -> dict[str, str]:
         found["workload: asked before"] = count(workload["repeated"], "prompt")
     if workload.get("notes"):
         found["workload: notes"] = " ".join(workload["notes"])
-    found["prompts measured"] = f"{len(summary.ids)} of {len(header.prompts)}"
-    found["most tokens an answer"] = str(header.max_tokens)
-    found["how answers ended"] = _endings(summary)
-    own = _of_servers(summary) if isinstance(summary, ServerSummary) else _of_bench(summary)
-    return found | dict(own)
+    return found
 
 
 def _endings(summary: Summary) -> str:
@@ -129,18 +129,20 @@ def _endings(summary: Summary) -> str:
 
 
 def _of_bench(summary: BenchSummary) -> Iterator[tuple[str, str]]:
-    header, configurations = summary.result.header, summary.result.configurations
-    yield "sampling", _each(sampling_words(asdict(one.sampling)) for one in configurations)
+    header, every = summary.result.header, summary.result.configurations
+    yield "target", _each(one.target.get("model", NONE) for one in every)
+    yield "engine", _each(one.target.get("engine", NONE) for one in every)
+    yield "sampling", _each(sampling_words(asdict(one.sampling)) for one in every)
+    yield from ((f"configuration: {one.name}", _configuration(one)) for one in every)
     yield "repeats", str(header.repeats)
     yield "order", f"drawn anew for each prompt, seed {header.seed}; all runs of a prompt in a row"
     yield from _pairs("machine", header.machine)
-    for one in configurations:
-        yield f"configuration: {one.name}", _configuration(one)
 
 
 def _of_servers(summary: ServerSummary) -> Iterator[tuple[str, str]]:
     header = summary.result.header
     turns = "; servers take turns block by block, in random order" if summary.several else ""
+    yield from ((summary.name(server), summary.about(server)) for server in summary.result.servers)
     yield "sampling", sampling_words(header.sampling)
     yield "clients at once", ", ".join(map(str, header.concurrency))
     yield (
@@ -227,28 +229,46 @@ def together(summaries: Sequence[Summary]) -> list[Part]:
     return parts
 
 
+_MUST_BE_ALIKE = (
+    "target",
+    "engine",
+    "endpoint",
+    "the other",
+    "clients at once",
+    "workload",
+    "workload: sha256",
+    "workload: prompts sha256",
+    "workload: raw",
+    "most tokens an answer",
+    "sampling",
+    "machine: cpu",
+    "machine: cores",
+    "client: cpu",
+    "client: cores",
+)
+"""Where one of these differs, seconds of two runs say nothing about each other."""
+
+
 def _side_by_side(summaries: Sequence[Summary]) -> Part:
-    live = isinstance(summaries[0], ServerSummary)
-    aspects = [_aspects(summary) for summary in summaries]
-    differing = [
-        name
-        for name in aspects[0]
-        if name not in ("started", "Paceline", "prompts measured")
-        and len({one[name] for one in aspects}) > 1
+    found = {summary.source: _metadata(summary) for summary in summaries}
+    told = [name for name in _MUST_BE_ALIKE if any(name in one for one in found.values())]
+    told += ["prompts measured", "started"]
+    rows: list[Row] = [
+        {"": name, **{source: one.get(name, NONE) for source, one in found.items()}}
+        for name in told
     ]
+    differing = [str(row[""]) for row in rows[:-2] if len({*row.values()}) > 2]
     if len({frozenset(summary.ids) for summary in summaries}) > 1:
         differing.append("prompts measured")
-    said = f"These runs differ in {', '.join(differing)}. "
-    if not differing:
-        said = "These runs have the same target, workload, settings and machine. "
+    said = "These runs have the same target, workload, settings and machine."
+    if differing:
+        kinds = dict.fromkeys(name.split(":")[0] for name in differing)
+        said = f"These runs differ in {', '.join(kinds)}."
     said += (
-        "They were measured at different times, so nothing is pooled, and times of one are not "
+        " They were measured at different times, so nothing is pooled, and times of one are not "
         "compared with those of another: each stands beside its own baseline."
     )
-    rows: list[Row] = [
-        {"": name, **{s.source: one[name] for s, one in zip(summaries, aspects, strict=True)}}
-        for name in aspects[0]
-    ]
+    live = isinstance(summaries[0], ServerSummary)
     apart = Paragraph(said, "warning" if differing else "")
     return part(
         "Live servers, side by side" if live else "Side by side",
@@ -258,40 +278,6 @@ def _side_by_side(summaries: Sequence[Summary]) -> Part:
             ("Speedup, run by run", [_figures(summaries)]),
         ],
     )
-
-
-def _aspects(summary: Summary) -> dict[str, str]:
-    """What two runs must have alike for their seconds to say anything about each other."""
-    header, found = summary.header, _metadata(summary)
-    if isinstance(summary, ServerSummary):
-        servers = [summary.about(server) for server in summary.result.servers]
-        own = {
-            "endpoint": servers[0],
-            "against": servers[1] if summary.several else NONE,
-            "clients at once": ", ".join(map(str, summary.clients)) or NONE,
-        }
-        machine = summary.result.header.client
-    else:
-        targets = [one.target for one in summary.result.configurations]
-        own = {
-            "target": _each(target.get("model", NONE) for target in targets),
-            "engine": _each(target.get("engine", NONE) for target in targets),
-        }
-        machine = summary.result.header.machine
-    workload = header.workload
-    digest = workload.get("prompts_sha256") or workload.get("sha256")
-    name = str(workload.get("name", NONE))
-    return {
-        **own,
-        "workload": f"{name}, sha256 {str(digest)[:12]}…" if digest else name,
-        "raw prompts": NONE if workload.get("raw") is None else str(int(workload["raw"])),
-        "most tokens an answer": found["most tokens an answer"],
-        "sampling": found["sampling"],
-        "machine": f"{machine.get('cpu', NONE)}, {machine.get('cores', NONE)} cores",
-        "prompts measured": found["prompts measured"],
-        "Paceline": str(machine.get("paceline", NONE)),
-        "started": found["started"],
-    }
 
 
 def _each(values: Any) -> str:

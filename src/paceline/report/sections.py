@@ -97,7 +97,6 @@ def _of_bench(summary: BenchSummary) -> Iterator[Titled]:
         against = f" – against {group.every[0].name}" if len(summary.groups) > 1 else ""
         for title, blocks in (
             *_compared(summary, group),
-            ("Is the text the same?", texts.equality(summary, group)),
             ("Acceptance by position", [plots.bench_acceptance(summary, group)]),
             ("Tokens per round", [plots.tokens_per_round(summary, group)]),
             (
@@ -120,7 +119,6 @@ def _of_servers(summary: ServerSummary) -> Iterator[Titled]:
         yield "What users wait for", [_waits(summary), Paragraph(_TIMES)]
         yield "Load", [_loads(summary), plots.tokens_per_s(summary), _load_note(summary)]
         yield "Drafts, as the servers count them", _drafts(summary)
-        yield "Is the text the same?", texts.server_equality(summary)
     yield "What failed", _failures(summary)
 
 
@@ -140,6 +138,7 @@ def _compared(summary: Summary, group: Group) -> Iterator[Titled]:
                 Paragraph(f"Intervals of fewer than {FEW_PROMPTS} prompts are too narrow.")
             )
     yield "By category", blocks
+    yield "Is the text the same?", texts.equality(summary, group) if group.comparisons else []
 
 
 def _worst(summary: Summary, group: Group) -> Table | None:

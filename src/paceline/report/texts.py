@@ -25,40 +25,54 @@ from paceline.report.document import (
     percent,
     table_of,
 )
-from paceline.report.summary import BenchSummary, Group, ServerSummary
+from paceline.report.summary import BenchSummary, Group, ServerSummary, Summary
 
 MOST_CHARACTERS = 900
 MOST_SAMPLES = 12
 
 
-def equality(summary: BenchSummary, group: Group) -> list[Block | None]:
-    """Whether texts equal the baseline's where greedy makes that meaningful, first differences with
-    their cause, and how far a lossy verifier went."""
-    if not group.drafted:
-        return []
-    rows = [_equal(summary, one) for one in group.drafted]
+def equality(summary: Summary, group: Group) -> list[Block | None]:
+    """Whether texts equal the baseline's where greedy makes that meaningful; of a bench also first
+    differences with their cause, and how far a lossy verifier went."""
+    rows: list[Row] = [
+        {
+            "": summary.name_cell(one),
+            "equal to the baseline": "{} of {}".format(*one.equal) if one.equal else "sampled",
+            **_causes(summary, one.candidate),
+        }
+        for one in group.comparisons
+    ]
+    blocks: list[Block | None] = [table_of(rows, "Texts compared with the baseline's")]
+    if isinstance(summary, ServerSummary):
+        words = (
+            "At temperature 0. A difference may come from a near-tie that wider kernels round "
+            "otherwise; over an API there is no telling, so it isn't judged here."
+        )
+        if not summary.result.greedy:
+            words = "Texts are not compared: they were sampled."
+        return [*blocks, Paragraph(words)]
     return [
-        table_of(rows, "Texts compared with the baseline's", words=2),
+        *blocks,
         *(_divergence(summary, one) for one in group.drafted if one.lossy),
         _differences(summary, group),
         *(_distributions(summary, one) for one in group.drafted if not one.greedy),
     ]
 
 
-def _equal(summary: BenchSummary, one: Described) -> Row:
-    runs = [run for run in summary.runs(one.name) if run.equal_to_baseline is not None]
-    differing = [run.first_difference for run in runs if run.first_difference is not None]
-    numeric = sum(found.numeric for found in differing)
-    rest = len(differing) - numeric
-    # Under a lossy verifier another text is what was asked for.
-    marks = (FAULT,) if rest and not one.lossy else ()
-    equal = f"{sum(bool(run.equal_to_baseline) for run in runs)} of {len(runs)}"
+def _causes(summary: Summary, name: str) -> Row:
+    """Of a bench: why texts differ. Under a lossy verifier another text is what was asked for."""
+    if isinstance(summary, ServerSummary):
+        return {}
+    one = summary.result.configuration(name)
+    found = [run.first_difference for run in summary.runs(name) if run.first_difference]
+    numeric = sum(difference.numeric for difference in found)
+    rest = len(found) - numeric
     return {
-        "configuration": summary.cell(one),
+        "differ by rounding": str(numeric) if one.greedy else NONE,
+        "otherwise": Cell(str(rest), marks=(FAULT,) if rest and not one.lossy else ())
+        if one.greedy
+        else NONE,
         "verifier": one.verifier or NONE,
-        "equal to the baseline": equal if runs else "sampled",
-        "differ by rounding": str(numeric) if runs else NONE,
-        "otherwise": Cell(str(rest), marks=marks) if runs else NONE,
     }
 
 
@@ -165,22 +179,3 @@ def pieces(run: Run) -> Iterator[Piece]:
         yield Piece(run.text[begun:start], kind)
     if run.text[start:]:
         yield Piece(run.text[start:], False)
-
-
-def server_equality(summary: ServerSummary) -> list[Block | None]:
-    if not summary.several:
-        return []
-    if not summary.result.greedy:
-        return [Paragraph("Texts are not compared: they were sampled.")]
-    rows: list[Row] = [
-        {"clients at once": str(n), "prompts with equal texts": f"{equal[0]} of {equal[1]}"}
-        for n in summary.clients
-        if (equal := summary.comparisons[n].equal) is not None
-    ]
-    return [
-        table_of(rows, "Texts on both servers"),
-        Paragraph(
-            "At temperature 0. A difference may come from a near-tie that wider kernels round "
-            "otherwise; over an API there is no telling, so it isn't judged here."
-        ),
-    ]
