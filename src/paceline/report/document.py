@@ -134,7 +134,11 @@ class Report:
     parts: tuple[Part, ...] = ()
 
 
-def part(title: str, sections: Sequence[tuple[str, Sequence[Block | None]]]) -> Part:
+Titled: TypeAlias = tuple[str, Sequence[Block | None]]
+"""A section's title and blocks; None stands for one that there isn't."""
+
+
+def part(title: str, sections: Sequence[Titled]) -> Part:
     """Of titles and blocks. Blocks that are None are left out, and sections without any."""
     kept = [(name, tuple(one for one in blocks if one is not None)) for name, blocks in sections]
     return Part(title, tuple(Section(name, blocks) for name, blocks in kept if blocks))

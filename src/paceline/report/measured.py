@@ -21,6 +21,7 @@ from paceline.report.document import (
     Part,
     Row,
     Table,
+    Titled,
     bytes_words,
     count,
     named,
@@ -219,14 +220,14 @@ def together(summaries: Sequence[Summary]) -> list[Part]:
         [one for one in summaries if isinstance(one, kind)]
         for kind in (BenchSummary, ServerSummary)
     ]
-    parts = [_side_by_side(found) for found in kinds if len(found) > 1]
-    if all(kinds):
-        words = Paragraph(
-            "Some of these files are benches of a model in Paceline's own process, others are runs "
-            "on live servers. They measure different things, and are not compared."
-        )
-        parts.insert(0, part("All files", [("Verdicts", [words, _verdicts(summaries)])]))
-    return parts
+    if not all(kinds):
+        return [_side_by_side(summaries, [("Verdicts", [_verdicts(summaries)])])]
+    words = Paragraph(
+        "Some of these files are benches of a model in Paceline's own process, others are runs "
+        "on live servers. They measure different things, and are not compared."
+    )
+    every = part("All files", [("Verdicts", [words, _verdicts(summaries)])])
+    return [every, *(_side_by_side(found, ()) for found in kinds if len(found) > 1)]
 
 
 _MUST_BE_ALIKE = (
@@ -249,15 +250,21 @@ _MUST_BE_ALIKE = (
 """Where one of these differs, seconds of two runs say nothing about each other."""
 
 
-def _side_by_side(summaries: Sequence[Summary]) -> Part:
+_LONGEST = 40  # letters: a digest would fill the page
+
+
+def _side_by_side(summaries: Sequence[Summary], sections: Sequence[Titled]) -> Part:
+    """What differs between files of one kind, other sections, and the speedups."""
     found = {summary.source: _metadata(summary) for summary in summaries}
     told = [name for name in _MUST_BE_ALIKE if any(name in one for one in found.values())]
     told += ["prompts measured", "started"]
     rows: list[Row] = [
-        {"": name, **{source: one.get(name, NONE) for source, one in found.items()}}
+        {"": name, **{source: one.get(name, NONE)[:_LONGEST] for source, one in found.items()}}
         for name in told
     ]
-    differing = [str(row[""]) for row in rows[:-2] if len({*row.values()}) > 2]
+    differing = [
+        name for name in told[:-2] if len({one.get(name, NONE) for one in found.values()}) > 1
+    ]
     if len({frozenset(summary.ids) for summary in summaries}) > 1:
         differing.append("prompts measured")
     said = "These runs have the same target, workload, settings and machine."
@@ -274,7 +281,7 @@ def _side_by_side(summaries: Sequence[Summary]) -> Part:
         "Live servers, side by side" if live else "Side by side",
         [
             ("What differs", [apart, table_of(rows, "The runs", words=None)]),
-            ("Verdicts", [_verdicts(summaries)]),
+            *sections,
             ("Speedup, run by run", [_figures(summaries)]),
         ],
     )

@@ -3,7 +3,7 @@ does worst, by category; then what only a bench or only live servers can tell.""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from paceline.bench.comparison import Comparison
 from paceline.bench.server.notes import counter_meanings, notes, why_none
@@ -23,6 +23,7 @@ from paceline.report.document import (
     Part,
     Row,
     Table,
+    Titled,
     count,
     interval,
     named,
@@ -47,9 +48,9 @@ from paceline.report.summary import (
 from paceline.report.verdict import slower_prompts, verdicts
 
 _SPEEDUP = (
-    "Speedup is the baseline's time per token over the draft's, sums over sums of the prompts that "
-    "both finished; above 1 drafting is faster. Intervals are 95 % ones, by a paired bootstrap "
-    "over prompts."
+    "Speedup is the baseline's time per token over that with drafts, sums over sums of the prompts "
+    "that both finished; above 1 drafting is faster. Intervals are 95 % ones, by a paired "
+    "bootstrap over prompts."
 )
 _WHOLE = (
     "Tokens are those after the first. Whole answers count from the first attempt to the end of "
@@ -65,8 +66,6 @@ _FIGURES = (
     "Mean accepted length τ is tokens emitted a round, the target's own token included. "
     "Acceptance rate is accepted over drafted tokens. TTFT is the prefill's, a mean over prompts."
 )
-
-Titled = tuple[str, Sequence[Block | None]]
 
 
 def part_of(summary: Summary) -> Part:
@@ -218,7 +217,7 @@ def _figures(summary: BenchSummary, group: Group) -> Table | None:
                 "configuration": summary.cell(one),
                 "tokens per second": number(1e3 / ms if ms else None, ".1f"),
                 "TPOT, ms": number(ms),
-                "of it target + draft + rest": " + ".join(split),
+                "TPOT: target + draft + rest": " + ".join(split),
                 "TTFT, ms": three_digits(1e3 * stats.prefill_s / len(runs) if runs else None),
                 "acceptance rate": percent(stats.acceptance_rate),
                 "mean accepted length τ": number(stats.tokens_per_round),
