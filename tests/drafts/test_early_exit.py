@@ -146,7 +146,7 @@ def test_a_setting_of_another_target_or_none_at_all_is_refused(tmp_path: Path) -
     with pytest.raises(PairError, match="whose layers is 4; this one's is 5"):
         read_setting(path, HERE | {"layers": 5})
     path.write_text(json.dumps({"kind": "paceline costs"}))
-    with pytest.raises(DataError, match="holds no early-exit setting"):
+    with pytest.raises(DataError, match="is not a paceline early-exit setting file"):
         read_setting(path, HERE)
     with pytest.raises(DataError, match="can't be read"):
         read_setting(tmp_path / "none.json", HERE)

@@ -26,7 +26,7 @@ class Context:
 
     history        prompt and committed output; `history.tokens` is the list
     sampling       how the request wants its tokens drawn
-    rng         the draft's own random numbers for this request
+    rng            the draft's own random numbers for this request
     stop_tokens    end and stop tokens: nothing need be drafted behind one
     sequence       the target's own, for drafts that are part of it; it holds all committed tokens
                    but the last when a proposal is asked for. Others leave it alone
@@ -166,8 +166,8 @@ class Draft(abc.ABC):
     """Whether its previews tell a match length or confidences."""
 
     prior: AbstractSequence[float] | None = None
-    """Chance that a token is right by its match length or confidence 0, 1, 2, …, before anything
-    was counted; the last one holds beyond. None leaves it to the policy."""
+    """The probability that a token is right by its match length or confidence 0, 1, 2, …, before
+    anything was counted; the last one holds beyond. None leaves it to the policy."""
 
     teacher_forced: bool = False
     """Whether its greedy proposals are the tokens with the largest logits of `engine`, so that one
@@ -265,7 +265,7 @@ class _StepwiseTurn:
     """One context's proposal in the making."""
 
     context: Context
-    max_draft_tokens: int
+    limit: int
     before: AbstractSequence[int]
     tokens: list[int] = field(default_factory=list)
     distributions: list[Distribution | None] = field(default_factory=list)
@@ -288,7 +288,7 @@ class _StepwiseTurn:
 
     @property
     def may_go_on(self) -> bool:
-        if len(self.tokens) >= self.max_draft_tokens:
+        if len(self.tokens) >= self.limit:
             return False
         last = self.tokens or self.before
         return not last or last[-1] not in self.context.stop_tokens

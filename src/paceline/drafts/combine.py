@@ -168,7 +168,7 @@ class MixtureDraft(CombinedDraft):
     sure of, a model covers the rest.
 
     Where the request is greedy, so is the target, and mixing could only lose: the heavier draft's
-    token is taken outright (the first one's at 0.5), the lighter is asked where that has none.
+    token is taken as it is (the first one's at 0.5), the lighter is asked where that has none.
 
     parts        two drafts that can go on behind drafted tokens
     weight       of the first, from 0 to 1

@@ -45,20 +45,14 @@ def create_draft(
         )
     if loader is not None and engine_options:
         raise ValueError("a loader knows how it loads: engine options are not for it")
-    if loader is None:
-        engine_options.setdefault("max_sequences", target.capabilities.max_sequences)
-        loader = _Loader(engine_options)
-    return _create(spec, target, loader)
+    engine_options.setdefault("max_sequences", target.capabilities.max_sequences)
 
-
-class _Loader:
-    def __init__(self, options: dict[str, Any]) -> None:
-        self._options = options
-
-    def __call__(self, model: str) -> Engine:
-        if "engine" not in self._options:
+    def load(model: str) -> Engine:
+        if "engine" not in engine_options:
             engine_name(model)  # refuses what is neither draft nor model
-        return engines.load(model, **self._options)
+        return engines.load(model, **engine_options)
+
+    return _create(spec, target, loader or load)
 
 
 def _create(spec: str, target: Engine, load: Callable[[str], Engine]) -> Draft:
@@ -97,7 +91,7 @@ def _parts(spec: str) -> tuple[type[Draft], dict[str, str], str]:
     options: dict[str, str] = {}
     rest = written
     while rest:
-        part, _, pending_tokens = rest.partition(",")
+        part, _, behind = rest.partition(",")
         key, equals, value = (side.strip() for side in part.partition("="))
         if not equals or not key.isidentifier():
             break
@@ -106,7 +100,7 @@ def _parts(spec: str) -> tuple[type[Draft], dict[str, str], str]:
         if key in options:
             raise SettingError(f"{key} of the draft {name!r} is given twice.", "Give it once.")
         options[key] = value
-        rest = pending_tokens
+        rest = behind
     wants = {"model": "a model", "drafts": "drafts, joined by +"}.get(kind.takes)
     if rest and wants is None:
         raise SettingError(

@@ -11,18 +11,22 @@ import json
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from paceline.drafts.base import Context, Contexts
 from paceline.drafts.model import EngineDraft, EngineState, ModelDraft
 from paceline.engines.base import Engine
 from paceline.errors import DataError, PairError, SettingError
+from paceline.storage import decode_struct
 
 if TYPE_CHECKING:
     from paceline.engines.transformers.layers import PartialEngine
 
 OPTIONS = ("layers", "skip", "head", "setting")
-KIND = "paceline early-exit setting"
+KIND, VERSION = "paceline early-exit setting", 1
+_HINT = "Make a setting with `paceline tune TARGET -o FILE`."
 
 
 class EarlyExitDraft(ModelDraft):
@@ -130,15 +134,24 @@ class Setting:
     measured: dict[str, Any]
 
 
+class _SettingFile(msgspec.Struct):
+    """As the file has it: the head's place is relative to the file's."""
+
+    kept: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+    head: str | None
+    target: dict[str, Any]
+    measured: dict[str, Any]
+
+
 def write_setting(path: Path, setting: Setting) -> None:
     """Raises DataError if the file can't be written. A head is named from where the file lies."""
     head = None
     if setting.head is not None:
-        head = str(setting.head.absolute())
-        if setting.head.absolute().parent == path.absolute().parent:
-            head = setting.head.name
+        near = setting.head.absolute().parent == path.absolute().parent
+        head = setting.head.name if near else str(setting.head.absolute())
     document = {
         "kind": KIND,
+        "version": VERSION,
         "kept": list(setting.kept),
         "head": head,
         "target": setting.target,
@@ -157,22 +170,12 @@ def read_setting(path: str | Path, target: dict[str, Any]) -> Setting:
     PairError for one of another target."""
     path = Path(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document["kind"] != KIND:
-            raise KeyError("kind")
-        head = document["head"]
-        setting = Setting(
-            tuple(int(at) for at in document["kept"]),
-            None if head is None else path.absolute().parent / head,
-            dict(document["target"]),
-            dict(document["measured"]),
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} can't be read: {error}.", "Name a file of `tune -o`.") from None
-    except (KeyError, TypeError, ValueError):
-        raise DataError(
-            f"{path} holds no early-exit setting.", "Make one with `paceline tune TARGET -o FILE`."
-        ) from None
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}.", _HINT) from None
+    read = decode_struct(data, _SettingFile, str(path), _HINT, kind=KIND, version=VERSION)
+    head = None if read.head is None else path.absolute().parent / read.head
+    setting = Setting(read.kept, head, read.target, read.measured)
     for name, value in target.items():
         if setting.target.get(name) != value:
             raise PairError(

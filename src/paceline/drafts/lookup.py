@@ -107,8 +107,8 @@ class LookupDraft(Draft):
 
     def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
         return [
-            Proposal(tuple(self._continuation(self._states[context], max_draft_tokens)), self.name)
-            for context, max_draft_tokens in zip(contexts, limits, strict=True)
+            Proposal(tuple(self._found(self._states[context], limit)[0]), self.name)
+            for context, limit in zip(contexts, limits, strict=True)
         ]
 
     @property
@@ -161,22 +161,19 @@ class LookupDraft(Draft):
         within = self.reach is None or len(drafted) < max(1, int(self.reach * committed))
         return own[0] if own and enough and within else None
 
-    def _continuation(self, state: _State, max_draft_tokens: int) -> list[int]:
-        return self._found(state, max_draft_tokens)[0]
-
-    def _found(self, state: _State, max_draft_tokens: int) -> tuple[list[int], int]:
+    def _found(self, state: _State, limit: int) -> tuple[list[int], int]:
         """What to offer, and the length of the match before it."""
         own, shared = state.own, state.shared
         if shared is not None and shared.match_length > own.match_length:
             length = shared.match_length
-            tokens = shared.continuation(self._count(length, max_draft_tokens, state.watched))
+            tokens = shared.continuation(self._count(length, limit, state.watched))
             found = tokens[: tokens.index(_SEPARATOR)] if _SEPARATOR in tokens else tokens
             if found:
                 return found, length
         length = own.match_length
-        return own.continuation(self._count(length, max_draft_tokens, state.watched)), length
+        return own.continuation(self._count(length, limit, state.watched)), length
 
-    def _count(self, match_length: int, max_draft_tokens: int, watched: bool) -> int:
+    def _count(self, match_length: int, limit: int, watched: bool) -> int:
         """Tokens to offer after a match."""
         least, reach = self.min_match, self.reach
         if least is None:
@@ -185,9 +182,9 @@ class LookupDraft(Draft):
             return 0
         if reach is None:
             if watched:
-                return max_draft_tokens
+                return limit
             reach = REACH
-        return min(max_draft_tokens, max(1, int(reach * match_length)))
+        return min(limit, max(1, int(reach * match_length)))
 
     def close(self, context: Context) -> None:
         if self._states.pop(context, None) is not None and self.store is not None:

@@ -124,9 +124,8 @@ class RecycleDraft(Draft):
     def observe_best(
         self, context: Context, proposed: AbstractSequence[int], best: AbstractSequence[int]
     ) -> None:
-        """What `observe_logits` teaches, where of each row only the likeliest token is known: of
-        the row behind the committed tokens, and behind each proposed one. They count as certain;
-        how often they are right is for a policy to count."""
+        """The likeliest tokens count as certain; how often they are right is for a policy to
+        count."""
         table, committed = self._tables[context], context.history.tokens
         text = [*committed[-2:], *proposed]
         first = len(text) - len(proposed) - 1
@@ -139,11 +138,8 @@ class RecycleDraft(Draft):
         return Preview(tokens, 0, [level(p) for p in probs], parents)
 
     def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
-        found = []
-        for context, max_draft_tokens in zip(contexts, limits, strict=True):
-            tokens, parents, _ = self._grow(context, max_draft_tokens)
-            found.append(Proposal(tuple(tokens), self.name, parents=tuple(parents)))
-        return found
+        grown = map(self._grow, contexts, limits)
+        return [Proposal(tuple(t), self.name, parents=tuple(parents)) for t, parents, _ in grown]
 
     def _grow(self, context: Context, most: int) -> tuple[list[int], list[int], list[float]]:
         """Tokens, parents, and each token's chance given its parent. Always the likeliest token
@@ -160,18 +156,18 @@ class RecycleDraft(Draft):
             found, kept = table.successors(before, token)
             for successor, prob in found[: self.most_branches]:
                 order += 1  # equally likely ones in the order in which they came
-                rng = kept * prob
-                entry = (-reached * rng, order, parent, token, successor, rng)
+                right = kept * prob
+                entry = (-reached * right, order, parent, token, successor, right)
                 heapq.heappush(waiting, entry)
 
         add(-1, 1.0, committed[-2] if len(committed) > 1 else None, committed[-1])
         while waiting and len(tokens) < most:
-            negative, _, parent, before, token, rng = heapq.heappop(waiting)
+            negative, _, parent, before, token, right = heapq.heappop(waiting)
             if -negative < LEAST:
                 break
             tokens.append(token)
             parents.append(parent)
-            probs.append(rng)
+            probs.append(right)
             if token not in context.stop_tokens:
                 add(len(tokens) - 1, -negative, before, token)
         return tokens, parents, probs
@@ -203,7 +199,7 @@ def _successors(ids: np.ndarray, values: np.ndarray, count: int) -> Successors:
     return [(token, weight) for token, weight in pairs if weight > 0]
 
 
-def level(rng: float) -> int:
+def level(probability: float) -> int:
     """A token's likelihood as evidence: an index into `RecycleDraft.prior`. A policy counts how
     often each level is right."""
-    return max(0, min(len(RecycleDraft.prior) - 1, round(10 * rng)))
+    return max(0, min(len(RecycleDraft.prior) - 1, round(10 * probability)))

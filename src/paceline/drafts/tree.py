@@ -34,7 +34,7 @@ class _Growth:
     """
 
     context: Context
-    max_draft_tokens: int
+    limit: int
     greedy: bool
     most_branches: int
     tokens: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ class _Growth:
 
     def add(self, most: int) -> None:
         """Up to `most` more tokens at the likeliest places."""
-        most = min(most, self.max_draft_tokens - len(self.tokens))
+        most = min(most, self.limit - len(self.tokens))
         while self.waiting and most > 0:
             _, _, node, rank = heapq.heappop(self.waiting)
             token, told = self._child(node, rank)
@@ -134,10 +134,10 @@ class TreeDraft(ModelDraft):
 
     def propose(self, contexts: Contexts, limits: Limits) -> list[Proposal]:
         growths = [
-            _Growth(context, max_draft_tokens, is_greedy(context.sampling), self.most_branches)
-            for context, max_draft_tokens in zip(contexts, limits, strict=True)
+            _Growth(context, limit, is_greedy(context.sampling), self.most_branches)
+            for context, limit in zip(contexts, limits, strict=True)
         ]
-        levels = [-(-max_draft_tokens // self.depth) for max_draft_tokens in limits]
+        levels = [-(-limit // self.depth) for limit in limits]
         distributions = self.next_distributions(contexts, [()] * len(contexts))
         for growth, distribution, level in zip(growths, distributions, levels, strict=True):
             growth.expand(-1, distribution)
@@ -154,7 +154,7 @@ class TreeDraft(ModelDraft):
     def _deepen(self, growths: list[_Growth]) -> bool:
         """Score what was added last; False if nothing can grow on. The whole tree is fed again: no
         engine need extend one."""
-        active = [g for g in growths if g.unscored and len(g.tokens) < g.max_draft_tokens]
+        active = [g for g in growths if g.unscored and len(g.tokens) < g.limit]
         active = [g for g in active if self._follows(self._states[g.context], g.tokens)]
         if not active:
             return False

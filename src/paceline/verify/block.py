@@ -22,7 +22,7 @@ class BlockVerifier(Verifier):
     """Exact, and never accepts fewer tokens on average than `chain`; better for sampled drafts.
 
     It needs every row's distribution, so it works more than `chain` when most tokens are rejected.
-    Where all tokens were deterministic it has nothing to gain and is `chain`.
+    Where all tokens are deterministic it has nothing to gain and is `chain`.
     """
 
     name = "block"

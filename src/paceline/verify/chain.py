@@ -15,9 +15,9 @@ from paceline.verify.base import TargetDistributions, Verifier, draft_prob
 class ChainVerifier(Verifier):
     """Exact for every draft and every target distribution.
 
-    A token deterministic (one-hot q) is judged by drawing from p and comparing: the same
+    A deterministic token (one-hot q) is judged by drawing from p and comparing: the same
     distribution as the general rule, and one draw per emitted token, so that with the same seed a
-    chosen draft gives, to the token, what ordinary decoding gives.
+    deterministic draft gives, to the token, what ordinary decoding gives.
     """
 
     name = "chain"

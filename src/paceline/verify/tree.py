@@ -4,8 +4,8 @@ Traversal Verification (2025, arXiv 2505.12398). Every token has a mass: 1 at th
 min(1, mass · p(x)/q(x)) of its parent's for a child. A branch is judged from its leaf up: a token
 whose children all failed is kept with its mass. When a child fails, its parent goes on with
 p ← max(mass · p − q, 0), normalised, and mass ← S / (S + 1 − mass) where S is what was left before
-normalising; the next child is judged by that. Children may mix tokens deterministic (one-hot q)
-and drawn ones: all that counts is that each child's distribution was fixed before it was drawn.
+normalising; the next child is judged by that. Children may mix deterministic tokens (one-hot
+q) and sampled ones: all that counts is that each child's distribution is fixed before it is drawn.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from paceline.verify.block import BlockVerifier
 
 
 class TreeVerifier(Verifier):
-    """Exact for every tree, target distribution and mix of chosen and drawn tokens.
+    """Exact for every tree, target distribution and mix of deterministic and sampled tokens.
 
-    On a chain it is `block`, which is what the rule comes to there. Where all tokens were chosen
-    outright it follows the target's own draw as far as the tree goes: one draw per emitted token,
-    so that with the same seed the text is, to the token, that of ordinary decoding.
+    On a chain it is `block`, which is what the rule comes to there. Where all tokens are
+    deterministic it follows the target's own draw as far as the tree goes: one draw per emitted
+    token, so that with the same seed the text is, to the token, that of ordinary decoding.
     """
 
     name = "tree"

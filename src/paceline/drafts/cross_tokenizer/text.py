@@ -32,7 +32,7 @@ class _TextTurn:
     """
 
     context: Context
-    max_draft_tokens: int
+    limit: int
     drafted: list[int] = field(default_factory=list)
     end: int | None = None
 
@@ -84,7 +84,7 @@ class TextDraft(TranslatedDraft):
             turn.end = self._ends.get(token)
             return False
         turn.drafted.append(token)
-        return len(turn.drafted) < turn.max_draft_tokens
+        return len(turn.drafted) < turn.limit
 
     def _proposal(self, turn: _TextTurn) -> Proposal:
         text = self.engine.tokenizer.text_bytes(turn.drafted)
@@ -93,7 +93,7 @@ class TextDraft(TranslatedDraft):
             tokens.append(turn.end)
         stops = turn.context.stop_tokens
         end = next((i + 1 for i, token in enumerate(tokens) if token in stops), len(tokens))
-        return Proposal(tuple(tokens[: min(end, turn.max_draft_tokens)]), self.name)
+        return Proposal(tuple(tokens[: min(end, turn.limit)]), self.name)
 
     def _encoded(self, context: Context, text: bytes) -> list[int]:
         """The target's tokens of a drafted text in its place, of whole characters; none where its
