@@ -1,4 +1,4 @@
-"""Decode language models with draft models: exactly, and only while it pays.
+"""Decode language models with draft models: exactly, and only when it is faster.
 
     import paceline
 
