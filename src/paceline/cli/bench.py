@@ -44,9 +44,9 @@ class Settings:
     also: tuple[str, ...] = option(
         "more configurations, of these options with some changed: drafts, limits, costs, verifier, "
         'loading (with --target MODEL), sampling, as in "--verifier block --temperature 0.8"',
+        "OPTIONS",
         repeat=True,
         quoted=True,
-        metavar="OPTIONS",
     )
     prompts: PromptOptions = group(PromptOptions)
     max_tokens: int = whole("most tokens an answer", 128, least=2)
@@ -55,11 +55,10 @@ class Settings:
         "allow drafts that remember earlier prompts; else every prompt meets a fresh one"
     )
     out: str | None = option(
-        "the file of runs, JSONL (default: paceline-bench-DATE-TIME.jsonl)", "-o", metavar="FILE"
+        "the file of runs, JSONL (default: paceline-bench-DATE-TIME.jsonl)", "FILE", short="-o"
     )
     record: str | None = option(
-        "also write what each draft would have offered at every token, for `simulate`",
-        metavar="FILE",
+        "also write what each draft would have offered at every token, for `simulate`", "FILE"
     )
     output: Output = group(Output)
 

@@ -58,30 +58,26 @@ class ServerOptions:
     """The servers, and how they are asked."""
 
     title: ClassVar[str] = "the servers (docs/endpoints.md)"
-    url: str = argument("measure this OpenAI-compatible server: http://HOST:PORT", metavar="URL")
-    against: str | None = option(
-        "in turns with this one, such as the same without drafts", metavar="URL"
-    )
-    model: str | None = option("which of its models (default: its only)", metavar="NAME")
-    against_model: str | None = option("the same for --against", metavar="NAME")
-    api_key_env: str | None = option(KEY_HELP, metavar="NAME")
-    against_api_key_env: str | None = option("the same for --against", metavar="NAME")
+    url: str = argument("measure this OpenAI-compatible server: http://HOST:PORT", "URL")
+    against: str | None = option("in turns with this one, such as the same without drafts", "URL")
+    model: str | None = option("which of its models (default: its only)", "NAME")
+    against_model: str | None = option("the same for --against", "NAME")
+    api_key_env: str | None = option(KEY_HELP, "NAME")
+    against_api_key_env: str | None = option("the same for --against", "NAME")
     concurrency: tuple[int, ...] = option(
         "clients at once; several are measured one after another",
+        "N[,N…]",
         default=(1,),
         type=several(at_least(1)),
-        metavar="N[,N…]",
     )
     timeout: float | None = option(
         "most seconds an answer (default: 600, and 120 to its first token)",
+        "SECONDS",
         type=number_above_zero,
-        metavar="SECONDS",
     )
     retries: int | None = whole("after 429, 5xx or a broken connection (default: 4)", least=0)
-    metrics: str | None = option(
-        "its page of counters (default: /metrics of the server)", metavar="URL"
-    )
-    against_metrics: str | None = option("the same for --against", metavar="URL")
+    metrics: str | None = option("its page of counters (default: /metrics of the server)", "URL")
+    against_metrics: str | None = option("the same for --against", "URL")
 
     def check(self) -> None:
         """Refuse what lacks its server, and a comparison of a server with itself."""
@@ -135,8 +131,8 @@ class Settings:
     max_tokens: int = whole("most tokens an answer", 128, least=2)
     out: str | None = option(
         "the file of answers, JSONL (default: paceline-bench-server-DATE-TIME.jsonl)",
-        "-o",
-        metavar="FILE",
+        "FILE",
+        short="-o",
     )
     output: Output = group(Output)
     sampling: SamplingOptions = group(SamplingOptions)

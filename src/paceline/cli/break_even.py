@@ -48,7 +48,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 class OptionalTarget(TargetOptions):
     """A target that is left out where costs are named."""
 
-    target: str | None = argument(MODEL_HELP, metavar="TARGET", nargs="?")  # type: ignore[assignment]
+    target: str | None = argument(MODEL_HELP, "TARGET", nargs="?")  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +63,15 @@ class BreakEvenSettings:
     )
     acceptance: tuple[float, ...] = option(
         "acceptance rate of a drafted token, 0 to 1 (default: a range)",
+        "A[,A…]",
         default=(),
         type=_numbers,
-        metavar="A[,A…]",
     )
     costs: str | None = option(
-        f"costs from a file, or shipped ones: {', '.join(shipped_costs())}", metavar="FILE"
+        f"costs from a file, or shipped ones: {', '.join(shipped_costs())}", "FILE"
     )
-    plot: str | None = option(
-        "draw the speedup over max_draft_tokens: .svg, .png or .pdf", metavar="FILE"
-    )
-    out: str | None = option(
-        f"{OUT_HELP}; takes one draft and one acceptance", "-o", metavar="FILE"
-    )
+    plot: str | None = option("draw the speedup over max_draft_tokens: .svg, .png or .pdf", "FILE")
+    out: str | None = option(f"{OUT_HELP}; takes one draft and one acceptance", "FILE", short="-o")
     output: Output = group(Output)
     loading: DraftOptions = group(DraftOptions)
 

@@ -35,7 +35,7 @@ class Settings:
     is 1 if a fault is found."""
 
     target: TargetOptions = group(TargetOptions)
-    draft: str | None = option(DRAFT_HELP, "-d", metavar="DRAFT")
+    draft: str | None = option(DRAFT_HELP, "DRAFT", short="-d")
     output: Output = group(Output)
     loading: DraftOptions = group(DraftOptions)
 

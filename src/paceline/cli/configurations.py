@@ -45,10 +45,10 @@ class ConfigurationOptions:
     max_draft_tokens: tuple[int | None, ...] = option(
         "auto: all drafts on offer, asked only when it is faster; a number: each draft always, at "
         "most N tokens a round. Several are compared (default: auto)",
-        "-n",
+        "N[,N…]",
+        short="-n",
         default=(None,),
         type=several(max_draft_tokens),
-        metavar="N[,N…]",
     )
     rules: RuleOptions = group(RuleOptions)
     loading: DraftOptions = group(DraftOptions)

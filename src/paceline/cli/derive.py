@@ -26,16 +26,15 @@ class Settings:
     """Write a smaller model made of a target's own weights, as a directory that engines of the
     Hugging Face format load. Nothing is trained."""
 
-    target: str = argument(MODEL_HELP, metavar="TARGET")
+    target: str = argument(MODEL_HELP, "TARGET")
     out: str = option(
         "where it goes: a directory that is empty or not there yet",
-        "-o",
+        "DIR",
+        short="-o",
         required=True,
-        metavar="DIR",
     )
     layers: str | None = option(
-        "layers that stay, from 0, in the target's order: 0-7,27 (default: the first half)",
-        metavar="LIST",
+        "layers that stay, from 0, in the target's order: 0-7,27 (default: the first half)", "LIST"
     )
     keep: int | None = whole("the first N layers stay")
     vocabulary: int | None = whole(
@@ -43,12 +42,11 @@ class Settings:
     )
     corpus: tuple[str, ...] = option(
         "text, or prompts as .jsonl, to count tokens in; best what the target writes",
+        "FILE",
         repeat=True,
-        metavar="FILE",
     )
     dtype: str | None = option(
-        "float32, bfloat16, float16 (default: the target's; bfloat16 for a GGUF file)",
-        metavar="TYPE",
+        "float32, bfloat16, float16 (default: the target's; bfloat16 for a GGUF file)", "TYPE"
     )
     output: Output = group(Output)
 

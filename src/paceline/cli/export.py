@@ -41,18 +41,14 @@ class Settings:
 class ExportSettings:
     """What every place that a plan is exported to takes."""
 
-    plan: str = argument("a plan's file", metavar="PLAN")
+    plan: str = argument("a plan's file", "PLAN")
     version: str | None = option("of the engine (default: the newest known)")
-    target: str | None = option(
-        "the target as the engine finds it (default: the plan's)", metavar="NAME"
-    )
-    draft_model: str | None = option(
-        "the draft's model likewise (default: the plan's)", metavar="NAME"
-    )
+    target: str | None = option("the target as the engine finds it (default: the plan's)", "NAME")
+    draft_model: str | None = option("the draft's model likewise (default: the plan's)", "NAME")
     max_draft_tokens: int | None = whole("drafted tokens in a round (default: the plan's)")
     nearest: bool = flag("where the engine can't express the draft, export what comes nearest")
     draft_tensor_parallel: int | None = whole("of the draft (default: the engine's)")
-    out: str | None = option("write it there", "-o", metavar="FILE")
+    out: str | None = option("write it there", "FILE", short="-o")
 
     def options(self, **changes: object) -> ExportOptions:
         """What was given, for `make_setup`."""
@@ -125,26 +121,22 @@ class ClusterSettings(PluginSettings):
     """What both kinds of deployments take."""
 
     max_running: int | None = _max_running()
-    name: str | None = option("of everything that is made (default: the target's)", metavar="NAME")
-    namespace: str | None = option("(default: kubectl's)", metavar="NAME")
+    name: str | None = option("of everything that is made (default: the target's)", "NAME")
+    namespace: str | None = option("(default: kubectl's)", "NAME")
     replicas: int = whole("servers", 1, least=0)
-    image: str | None = option(
-        "(default: the one published of the engine's version)", metavar="IMAGE"
-    )
+    image: str | None = option("(default: the one published of the engine's version)", "IMAGE")
     gpus: int | None = whole(
         "GPUs per server, over all of which it splits its model (default: 1)", least=0
     )
-    cpu: str | None = option("asked for per server: 4, 500m", metavar="AMOUNT")
-    memory: str | None = option("asked for per server: 32Gi", metavar="AMOUNT")
+    cpu: str | None = option("asked for per server: 4, 500m", "AMOUNT")
+    memory: str | None = option("asked for per server: 32Gi", "AMOUNT")
     model_volume: tuple[str, str] | None = option(
-        "a PersistentVolumeClaim with models, and where it is mounted",
-        type=_volume,
-        metavar="CLAIM:/PATH",
+        "a PersistentVolumeClaim with models, and where it is mounted", "CLAIM:/PATH", type=_volume
     )
     cache_volume: str | None = option(
-        "a PersistentVolumeClaim that fetched models are kept in", metavar="CLAIM"
+        "a PersistentVolumeClaim that fetched models are kept in", "CLAIM"
     )
-    hf_secret: str | None = option("a Secret with HF_TOKEN, for gated models", metavar="SECRET")
+    hf_secret: str | None = option("a Secret with HF_TOKEN, for gated models", "SECRET")
 
     def split(self) -> int | None:
         """Over how many GPUs a target is split: all of a server's."""
@@ -177,9 +169,7 @@ class KubernetesSettings(ClusterSettings):
         "without a PodMonitor: for clusters without the Prometheus operator"
     )
     monitor_label: tuple[str, ...] = option(
-        "of the PodMonitor: what your Prometheus selects its monitors by",
-        repeat=True,
-        metavar="KEY=VALUE",
+        "of the PodMonitor: what your Prometheus selects its monitors by", "KEY=VALUE", repeat=True
     )
 
 
@@ -189,9 +179,7 @@ class DynamoSettings(ClusterSettings):
 
     engine: str = option("what decodes", choices=tuple(dynamo.WORKERS), required=True)
     dynamo_version: str = option(
-        "which says the engine's version too",
-        default=dynamo.VERSION,
-        metavar="VERSION",
+        "which says the engine's version too", "VERSION", default=dynamo.VERSION
     )
     disaggregated: bool = flag("decode and prefill workers, in place of workers that do both")
     prefill_replicas: int | None = whole("prefill workers, with --disaggregated (default: 1)")

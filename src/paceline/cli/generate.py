@@ -37,24 +37,22 @@ class Settings:
     """Decode one prompt. Text goes to stdout, statistics to stderr."""
 
     target: TargetOptions = group(TargetOptions)
-    prompt: str = option("the prompt; - reads it from stdin", "-p", default="-", metavar="TEXT")
+    prompt: str = option("the prompt; - reads it from stdin", "TEXT", short="-p", default="-")
     raw: bool = flag("continue the prompt as it stands, without the chat template")
-    system: str | None = option("a system message for the chat template", metavar="TEXT")
+    system: str | None = option("a system message for the chat template", "TEXT")
     draft: tuple[str, ...] = draft_option(
         f"{DRAFT_HELP}; the policy chooses among several (default: none)"
     )
     max_draft_tokens: int | None = option(
         "always draft, at most N tokens a round; auto (default): only when it is faster",
-        "-n",
+        "N",
+        short="-n",
         type=max_draft_tokens,
-        metavar="N",
     )
     rules: RuleOptions = group(RuleOptions)
     max_tokens: int = whole("most tokens of the answer", 256)
-    stop: tuple[str, ...] = option("end before this text", repeat=True, metavar="TEXT")
-    stop_token: tuple[int, ...] = option(
-        "end with this token", repeat=True, type=int, metavar="TOKEN"
-    )
+    stop: tuple[str, ...] = option("end before this text", "TEXT", repeat=True)
+    stop_token: tuple[int, ...] = option("end with this token", "TOKEN", repeat=True, type=int)
     ignore_end: bool = flag("go on past the model's end tokens")
     logprobs: bool = flag("with --json: the target's log-probability of each token")
     output: Output = group(Output)

@@ -24,9 +24,9 @@ class InspectSettings:
     speculators directories, draft models, GGUF files, early-exit heads. Only configs, headers,
     vocabulary maps and small weights are read; nothing in them is run."""
 
-    draft: str = argument("a draft's directory, GGUF file, exit head, or demo name", metavar="DIR")
+    draft: str = argument("a draft's directory, GGUF file, exit head, or demo name", "DIR")
     target: str | None = option(
-        "the model it is to draft for: directory, GGUF file or demo name", metavar="DIR_OR_NAME"
+        "the model it is to draft for: directory, GGUF file or demo name", "DIR_OR_NAME"
     )
     output: Output = group(Output)
 

@@ -30,7 +30,7 @@ class Settings:
 class NamedSettings:
     """Of the actions on demo models."""
 
-    names: tuple[str, ...] = argument("a demo model", metavar="NAME", nargs="+")
+    names: tuple[str, ...] = argument("a demo model", "NAME", nargs="+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,10 @@ class ExportedSettings:
     which needs paceline[openvino-export]."""
 
     names: tuple[str, ...] = argument(
-        "a demo model, GGUF file or model directory", metavar="MODEL", nargs="+"
+        "a demo model, GGUF file or model directory", "MODEL", nargs="+"
     )
     dtype: str | None = option(
-        "of a directory's weights: int8 (default), int4, bfloat16, float16 or float32",
-        metavar="TYPE",
+        "of a directory's weights: int8 (default), int4, bfloat16, float16 or float32", "TYPE"
     )
 
 

@@ -51,7 +51,7 @@ SHOWN = 10
 
 def draft_option(help: str = DRAFT_HELP, *default: str) -> Any:
     """The field `-d DRAFT`, which can be given several times."""
-    return option(help, "-d", default=default, repeat=True, metavar="DRAFT")
+    return option(help, "DRAFT", short="-d", default=default, repeat=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +73,15 @@ class PlaceOptions:
     dtype: str | None = option(
         "transformers: float32, bfloat16, float16; openvino, for a model directory that it "
         "exports: these, int8 (default) or int4",
-        metavar="TYPE",
+        "TYPE",
     )
-    device: str | None = option(
-        "transformers: cpu, cuda, cuda:1 …; openvino: CPU", metavar="DEVICE"
-    )
+    device: str | None = option("transformers: cpu, cuda, cuda:1 …; openvino: CPU", "DEVICE")
     precision: str | None = option(
-        "openvino: auto, or strict (float32, activations not rounded to eight bits)",
-        metavar="NAME",
+        "openvino: auto, or strict (float32, activations not rounded to eight bits)", "NAME"
     )
     cache_type: str | None = option(
         "openvino: keys and values in float32, bfloat16 or float16 (default: as it computes)",
-        metavar="TYPE",
+        "TYPE",
     )
 
     def given(self) -> dict[str, Any]:
@@ -97,8 +94,8 @@ class TargetOptions:
     """The target model and how it is loaded."""
 
     title: ClassVar[str] = "loading"
-    target: str = argument(MODEL_HELP, metavar="TARGET")
-    engine: str | None = option("force an engine (paceline list)", metavar="NAME")
+    target: str = argument(MODEL_HELP, "TARGET")
+    engine: str | None = option("force an engine (paceline list)", "NAME")
     context: int | None = whole(
         "context size (default: the model's, at most 4096)", least=2, metavar="TOKENS"
     )
@@ -120,9 +117,7 @@ class DraftOptions:
     """How a draft's model is loaded."""
 
     title: ClassVar[str] = "loading a model draft"
-    draft_engine: str | None = option(
-        "force its engine (default: told from its file)", metavar="NAME"
-    )
+    draft_engine: str | None = option("force its engine (default: told from its file)", "NAME")
     draft_context: int | None = whole(
         "its context size; beyond it the target goes on alone (default: its own, at most 4096)",
         least=2,
@@ -173,12 +168,12 @@ class RuleOptions:
     costs: str | None = option(
         "decide by these recorded costs and don't correct them: the same choices in every run "
         "(paceline profile -o FILE)",
-        metavar="FILE",
+        "FILE",
     )
     verifier: str | None = option(
         "accept rule (paceline list; default: chain, or tree if a draft offers trees), with "
         "options if it has any: tolerance:budget=0.1",
-        metavar="NAME",
+        "NAME",
     )
     allow_chains: bool = flag(
         "where engine or verifier can't take a draft's trees, take the first branch of each"
@@ -253,43 +248,31 @@ class SamplingOptions:
     """How tokens are drawn from the target's distribution."""
 
     title: ClassVar[str] = "sampling (default: greedy)"
-    temperature: float = option(
-        "higher is more random; 0 is greedy", default=0.0, type=float, metavar="X"
-    )
+    temperature: float = option("higher is more random; 0 is greedy", default=0.0, type=float)
     top_k: int = whole("keep the N most probable tokens; 0 keeps all", 0, least=0)
-    top_p: float = option(
-        "keep the most probable tokens that sum to X", default=1.0, type=float, metavar="X"
-    )
+    top_p: float = option("keep the most probable tokens that sum to X", default=1.0, type=float)
     min_p: float = option(
-        "keep tokens with X times the best's probability", default=0.0, type=float, metavar="X"
+        "keep tokens with X times the best's probability", default=0.0, type=float
     )
     repetition_penalty: float = option(
-        "weaken tokens that prompt or answer hold by this factor",
-        default=1.0,
-        type=float,
-        metavar="X",
+        "weaken tokens that prompt or answer hold by this factor", default=1.0, type=float
     )
     presence_penalty: float = option(
-        "lower the logits of tokens that the answer holds by X",
-        default=0.0,
-        type=float,
-        metavar="X",
+        "lower the logits of tokens that the answer holds by X", default=0.0, type=float
     )
     frequency_penalty: float = option(
-        "the same for each time they stand there", default=0.0, type=float, metavar="X"
+        "the same for each time they stand there", default=0.0, type=float
     )
-    logit_bias: tuple[str, ...] = option("add X to a token's logit", repeat=True, metavar="TOKEN=X")
-    ban_token: tuple[int, ...] = option(
-        "never sample this token", repeat=True, type=int, metavar="TOKEN"
-    )
+    logit_bias: tuple[str, ...] = option("add X to a token's logit", "TOKEN=X", repeat=True)
+    ban_token: tuple[int, ...] = option("never sample this token", "TOKEN", repeat=True, type=int)
     allow_token: tuple[int, ...] = option(
-        "sample only these tokens", repeat=True, type=int, metavar="TOKEN"
+        "sample only these tokens", "TOKEN", repeat=True, type=int
     )
     ban_text: tuple[str, ...] = option(
-        "never sample the tokens of this text in a row", repeat=True, metavar="TEXT"
+        "never sample the tokens of this text in a row", "TEXT", repeat=True
     )
     min_tokens: int = whole("no end before N tokens", 0, least=0)
-    seed: int | None = option("of the random numbers", type=int, metavar="N")
+    seed: int | None = option("of the random numbers", type=int)
 
     def sampling(self, target: Engine | None) -> Sampling:
         """What the library takes; the target makes tokens of texts. Raises SettingError for a
@@ -328,7 +311,7 @@ class ChoiceOptions:
     """What chooses among prompts, and how they are read."""
 
     raw: bool = flag("prompts without the chat template")
-    categories: str | None = option("only the prompts of these categories", metavar="NAME[,NAME…]")
+    categories: str | None = option("only the prompts of these categories", "NAME[,NAME…]")
     sample: int | None = whole(
         "N prompts drawn by a seed, each category by its share (default: all)"
     )
@@ -358,7 +341,7 @@ class ChoiceOptions:
 class PromptOptions:
     """Which prompts are measured."""
 
-    prompts: str = option(PROMPTS_HELP, default="demo", metavar="SPEC")
+    prompts: str = option(PROMPTS_HELP, "SPEC", default="demo")
     choice: ChoiceOptions = group(ChoiceOptions)
 
     def workload(self, *, turns: bool = True) -> Workload:

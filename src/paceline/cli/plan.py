@@ -36,21 +36,21 @@ class PlanSettings:
     file: str = argument(
         "what was measured: a file of `bench -o` or `bench-server -o`, or what `replay --json` "
         "printed",
-        metavar="FILE",
+        "FILE",
     )
     configuration: str | None = option(
         "of a bench or replay: plan with this one, whether it pays or not (default: the best that "
         "does)",
-        metavar="NAME",
+        "NAME",
     )
     draft_kind: str | None = option(
         f"of a run on live servers: what drafted there ({', '.join(_SERVED)})",
+        "KIND",
         choices=_SERVED,
-        metavar="KIND",
     )
-    draft_model: str | None = option("the same: its model, a path or a repository", metavar="MODEL")
+    draft_model: str | None = option("the same: its model, a path or a repository", "MODEL")
     max_draft_tokens: int | None = whole("the same: most drafted tokens a round", short="-n")
-    out: str | None = option(OUT_HELP, "-o", metavar="FILE")
+    out: str | None = option(OUT_HELP, "FILE", short="-o")
     output: Output = group(Output)
 
 

@@ -59,7 +59,7 @@ class Settings:
         "a draft with a model, or early-exit; others have no forwards to price"
     )
     sweeps: int = whole("times each kind of forward is measured", 5, least=2)
-    out: str | None = option("also write the costs to this file", "-o", metavar="FILE")
+    out: str | None = option("also write the costs to this file", "FILE", short="-o")
     output: Output = group(Output)
     loading: DraftOptions = group(DraftOptions)
 

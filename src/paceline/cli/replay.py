@@ -86,22 +86,22 @@ class Settings:
     tokenizer is loaded; a model draft reads each answer once. With costs, speed is predicted
     too."""
 
-    prompts: str = argument("JSONL of prompts with answers (docs/workloads.md)", metavar="LOGS")
-    target: str = option(f"the model that answered: {MODEL_HELP}", required=True, metavar="MODEL")
-    engine: str | None = option("force its engine (paceline list)", metavar="NAME")
+    prompts: str = argument("JSONL of prompts with answers (docs/workloads.md)", "LOGS")
+    target: str = option(f"the model that answered: {MODEL_HELP}", "MODEL", required=True)
+    engine: str | None = option("force its engine (paceline list)", "NAME")
     draft: tuple[str, ...] = draft_option(
         "lookup, with options, or a model with the target's tokenizer", "lookup"
     )
     max_draft_tokens: tuple[int, ...] = option(
         f"limits, 1 to {MOST}",
-        "-n",
+        "N[,N…]",
+        short="-n",
         default=(1, 2, 3, 5, 7, 15),
         type=several(_limit),
-        metavar="N[,N…]",
     )
     choice: ChoiceOptions = group(ChoiceOptions)
     temperature: float = option(
-        "what the answers were sampled at; 0 is greedy", default=0.0, type=float, metavar="X"
+        "what the answers were sampled at; 0 is greedy", default=0.0, type=float
     )
     max_tokens: int | None = whole(
         "most tokens the answers had room for: an answer of so many was cut"
@@ -109,15 +109,13 @@ class Settings:
     costs: str | None = option(
         "predict speed by these costs: a file of `paceline profile`, or shipped ones: "
         f"{', '.join(shipped_costs())}",
-        metavar="FILE",
+        "FILE",
     )
     batch: tuple[int, ...] | None = option(
-        "requests served at once, for --costs (default: 1)",
-        type=several(at_least(1)),
-        metavar="N[,N…]",
+        "requests served at once, for --costs (default: 1)", "N[,N…]", type=several(at_least(1))
     )
     out: str | None = option(
-        "write what was found as rounds for `paceline simulate`", "-o", metavar="FILE"
+        "write what was found as rounds for `paceline simulate`", "FILE", short="-o"
     )
     output: Output = group(Output)
     loading: DraftPlaceOptions = group(DraftPlaceOptions)

@@ -29,14 +29,14 @@ class Settings:
     by side and are never pooled."""
 
     runs: tuple[str, ...] = argument(
-        "a file of `paceline bench` or `bench-server` (repeatable)", metavar="RUN", nargs="+"
+        "a file of `paceline bench` or `bench-server` (repeatable)", "RUN", nargs="+"
     )
     out: tuple[str, ...] = option(
         "where it goes: .html, .md, or the figures as rows: .csv, .json",
-        "-o",
+        "FILE",
+        short="-o",
         default=("paceline-report.html",),
         repeat=True,
-        metavar="FILE",
     )
 
 

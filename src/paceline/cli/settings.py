@@ -37,8 +37,9 @@ T = TypeVar("T")
 
 def option(
     help: str = "",
-    short: str | None = None,
+    metavar: str | None = None,
     *,
+    short: str | None = None,
     default: Any = None,
     repeat: bool = False,
     quoted: bool = False,
@@ -46,11 +47,14 @@ def option(
 ) -> Any:
     """A field given as `--field-name VALUE`.
 
+    metavar   what the help calls its value; default: N or X for a number
     short     another spelling, such as -n
     repeat    it may be given several times, and the field is a tuple
     quoted    its value is a text of options, so it may begin with a dash
-    how       further arguments of `add_argument`: type, metavar, choices …
+    how       further arguments of `add_argument`: type, choices …
     """
+    if metavar := metavar or {int: "N", float: "X"}.get(how.get("type")):  # type: ignore[arg-type]
+        how["metavar"] = metavar
     if repeat:
         default, how["action"] = default or (), "append"
     told = {"short": short, "quoted": quoted, "how": {"help": help, **how}}
@@ -66,7 +70,7 @@ def whole(
     metavar: str = "N",
 ) -> Any:
     """A field that is a whole number, not below `least`."""
-    return option(help, short, default=default, type=at_least(least), metavar=metavar)
+    return option(help, metavar, short=short, default=default, type=at_least(least))
 
 
 def flag(help: str) -> Any:
@@ -74,10 +78,11 @@ def flag(help: str) -> Any:
     return option(help, default=False, action="store_true")
 
 
-def argument(help: str, **how: Any) -> Any:
+def argument(help: str, metavar: str, **how: Any) -> Any:
     """A positional field; `nargs` may make it several."""
+    how = {"help": help, "metavar": metavar, **how}
     default = () if how.get("nargs") == "+" else None
-    return field(default=default, metadata={"positional": True, "how": {"help": help, **how}})
+    return field(default=default, metadata={"positional": True, "how": how})
 
 
 def group(kind: type[Any], **defaults: Any) -> Any:

@@ -32,30 +32,29 @@ class Settings:
     """Run what `bench --record` or `replay -o` recorded, without a model, and print what each
     policy would take. The recorded rounds' own seconds stand beside their prediction."""
 
-    rounds: str = argument("a file of `bench --record` or `replay -o`", metavar="ROUNDS")
+    rounds: str = argument("a file of `bench --record` or `replay -o`", "ROUNDS")
     costs: str = option(
         f"costs of `paceline profile`, or shipped ones: {', '.join(shipped_costs())}",
+        "FILE",
         required=True,
-        metavar="FILE",
     )
     policy: str = option(
         "measured, baseline, or DRAFT:LIMIT as in lookup:3",
+        "NAME[,NAME…]",
         default="measured,baseline",
-        metavar="NAME[,NAME…]",
     )
     batch: int = whole("most requests at once", 1)
     arrivals: float | None = option(
         "requests that arrive per second, at random (default: all wait at the start)",
+        "PER_S",
         type=float,
-        metavar="PER_S",
     )
     budget: int | None = whole(
         "most rows of a forward, prompts included (default: no bound)", metavar="ROWS"
     )
     seed: int = whole("of the arrivals", 0, least=0)
     configuration: str | None = option(
-        "whose answers are simulated, by its name in the bench (default: the first)",
-        metavar="NAME",
+        "whose answers are simulated, by its name in the bench (default: the first)", "NAME"
     )
     output: Output = group(Output)
 

@@ -41,8 +41,7 @@ class FitOptions:
 
     title: ClassVar[str] = "fitting a head"
     fit_head: str | None = option(
-        "fit one to text that the target writes, and try it; a fit that was killed goes on",
-        metavar="FILE",
+        "fit one to text that the target writes, and try it; a fit that was killed goes on", "FILE"
     )
     layers: int | None = whole("the exit layer (default: a quarter)")
     rank: int | None = whole("of its map (default: 64)")
@@ -69,8 +68,8 @@ class Settings:
     prompts: PromptOptions = group(PromptOptions)
     budget: int = whole("time for the search, fitting apart", 300, metavar="SECONDS")
     max_tokens: int = whole("most tokens of an answer", 64, least=2)
-    out: str = option("the setting", "-o", default="paceline-early-exit.json", metavar="FILE")
-    head: tuple[str, ...] = option("a fitted head to try as well", repeat=True, metavar="FILE")
+    out: str = option("the setting", "FILE", short="-o", default="paceline-early-exit.json")
+    head: tuple[str, ...] = option("a fitted head to try as well", "FILE", repeat=True)
     output: Output = group(Output)
     fit: FitOptions = group(FitOptions)
     sampling: SamplingOptions = group(SamplingOptions)

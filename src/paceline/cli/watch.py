@@ -61,15 +61,13 @@ class JudgedOptions:
     """What drafts are judged by."""
 
     title: ClassVar[str] = "what it is judged by"
-    plan: str | None = option("a plan of `paceline plan -o`", metavar="FILE")
+    plan: str | None = option("a plan of `paceline plan -o`", "FILE")
     baseline: tuple[str, ...] = option(
         "the same server and model without drafts: read at the same moments, or recorded",
+        "URL|FILE",
         repeat=True,
-        metavar="URL|FILE",
     )
-    record: str | None = option(
-        "write windows for a later --baseline, and judge nothing", metavar="FILE"
-    )
+    record: str | None = option("write windows for a later --baseline, and judge nothing", "FILE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +75,12 @@ class WindowOptions:
     """How long windows are, and how many of them."""
 
     title: ClassVar[str] = "windows"
-    window: float = option("length of in a window", default=60.0, type=_seconds, metavar="SECONDS")
+    window: float = option("length of in a window", "SECONDS", default=60.0, type=_seconds)
     interval: float = option(
         f"time between scrapes, at least {LEAST_PARTS} a window",
+        "SECONDS",
         default=5.0,
         type=_seconds,
-        metavar="SECONDS",
     )
     once: bool = flag("end after one window, or when none can be had")
     windows: int | None = whole("end after N windows (default: go on)")
@@ -99,22 +97,21 @@ class CounterOptions:
     """Which counters of a page are read."""
 
     title: ClassVar[str] = "which counters"
-    model: str | None = option("the model, where a page counts for several", metavar="NAME")
+    model: str | None = option("the model, where a page counts for several", "NAME")
     baseline_model: str | None = option(
-        "the model of --baseline, where its page counts for several or it has another name",
-        metavar="NAME",
+        "the model of --baseline, where its page counts for several or it has another name", "NAME"
     )
     label: tuple[tuple[str, str], ...] = option(
         "only series with this label, such as dynamo_component=decode; of --baseline too",
+        "NAME=VALUE",
         repeat=True,
         type=pair,
-        metavar="NAME=VALUE",
     )
     baseline_label: tuple[tuple[str, str], ...] = option(
-        "the same for --baseline, in place of --label", repeat=True, type=pair, metavar="NAME=VALUE"
+        "the same for --baseline, in place of --label", "NAME=VALUE", repeat=True, type=pair
     )
-    api_key_env: str | None = option(KEY_HELP, metavar="NAME")
-    baseline_api_key_env: str | None = option("the same for --baseline", metavar="NAME")
+    api_key_env: str | None = option(KEY_HELP, "NAME")
+    baseline_api_key_env: str | None = option("the same for --baseline", "NAME")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +122,14 @@ class WatchSettings:
 
     urls: tuple[str, ...] = argument(
         "http://HOST:PORT, or the page itself; several are workers of one deployment",
-        metavar="URL",
+        "URL",
         nargs="+",
     )
     json: bool = flag("print JSON, one document a line")
     export: tuple[str, int] | None = option(
         "serve the verdict as Prometheus metrics (default host: 127.0.0.1)",
+        "[HOST:]PORT",
         type=_listener,
-        metavar="[HOST:]PORT",
     )
     by: JudgedOptions = group(JudgedOptions)
     length: WindowOptions = group(WindowOptions)
