@@ -43,14 +43,16 @@ def interval_words(
     return f"95 % interval {end(value.low)} to {end(value.high)}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column to the left, the others to the right.
+def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Lines of a table: the first so many columns to the left, the others to the right.
 
     >>> aligned([["a", "1"], ["bcd", "10"]])
     ['a     1', 'bcd  10']
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        "  ".join(
+            [*map(str.ljust, row[:left], widths), *map(str.rjust, row[left:], widths[left:])]
+        ).rstrip()
         for row in rows
     ]

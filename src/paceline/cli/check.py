@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.bench.local.check import SelfCheck, check_bookkeeping
-from paceline.bench.local.divergence import FirstDifference
-from paceline.bench.local.summary import describe
+from paceline.bench.local.check import SelfCheck, check_bookkeeping, self_check_lines
 from paceline.bench.machine import machine_metadata
 from paceline.bench.profile.profile import costs_for
+from paceline.bench.profile.summary import shown_widths, width_line
 from paceline.cli.options import DRAFT_HELP, DraftOptions, Output, TargetOptions, say
 from paceline.cli.settings import Verb, group, option
 from paceline.engines.base import Engine
@@ -20,7 +19,6 @@ EXAMPLES = """\
   paceline check smollm2-135m
   paceline check target.gguf -d draft.gguf"""
 
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 TEXT = (
     "the boat left the harbour at dawn and the boat came back at dusk and the people of the "
     "harbour said that the boat came back at dusk because it left the harbour at dawn"
@@ -52,12 +50,10 @@ def run(settings: Settings) -> int:
             tell(f"pair      {pair['sentence']}")
         tokens = _text(engine)
         costs = costs_for(engine, on_measure=say)
-        tell(f"width     {_widths_line(costs)}")
+        tell(f"width     {width_line(costs)}")
         room = engine.capabilities.context_size - len(tokens)
         itself = check_bookkeeping(engine, tokens, max_tokens=max(1, min(48, room)))
-        tell(f"itself    {_itself_line(itself)}")
-        rewound = _difference(itself.rewound)
-        tell(f"rewinds   {itself.rewinds} blocks with a mistake rewound; {rewound}")
+        tell("\n".join(self_check_lines(itself)))
         sound = itself.sound and (pair is None or pair["fits"])
         tell("sound     " + ("yes" if sound else "NO: see above"))
         if settings.output.json:
@@ -95,31 +91,6 @@ def _text(engine: Engine) -> list[int]:
     return tokens
 
 
-def _widths(costs: Costs) -> list[int]:
-    reach = len(costs.table())
-    return [width for width in WIDTHS if width < reach]
-
-
-def _widths_line(costs: Costs) -> str:
-    shown = "  ".join(f"r({width})={costs.r(width):.2f}" for width in _widths(costs))
-    return f"T(1) = {1e3 * costs.forward_s(1):.1f} ms   {shown}"
-
-
-def _itself_line(itself: SelfCheck) -> str:
-    line = f"accepted {itself.accepted} of {itself.proposed} of its own tokens"
-    if itself.rejections:
-        kind = "numeric" if itself.sound else "FAULT"
-        line += (
-            f"; {len(itself.rejections)} rejected, {kind}: the largest top-2 logit gap there is "
-            f"{itself.largest_gap:.3g}, width alone moves gaps by up to {itself.movement:.3g}"
-        )
-    return f"{line}; {_difference(itself.first_difference)}"
-
-
-def _difference(found: FirstDifference | None) -> str:
-    return "text equal to the baseline" if found is None else f"text {describe(found)}"
-
-
 def _document(
     engine: Engine,
     pair: dict[str, Any] | None,
@@ -134,7 +105,7 @@ def _document(
         "pair": pair,
         "width_costs": [
             {"width": width, "forward_s": costs.forward_s(width), "ratio": costs.r(width)}
-            for width in _widths(costs)
+            for width in shown_widths(costs)
         ],
         "bookkeeping": {**asdict(itself), "sound": itself.sound},
         "sound": sound,

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from paceline import plugins
-from paceline.cli.options import Output, table
+from paceline.bench.wording import aligned
+from paceline.cli.options import Output
 from paceline.cli.settings import Verb, group
 from paceline.errors import SettingError
 
@@ -37,7 +38,7 @@ def run(settings: Settings) -> int:
 def _lines(found: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     for kind, entries in found.items():
         yield f"{kind}s"
-        yield table([(f"  {name}", line) for name, line in entries.items()], left=2)
+        yield from aligned([(f"  {name}", line) for name, line in entries.items()], left=2)
 
 
 def _describe(kind: str, name: str) -> str:

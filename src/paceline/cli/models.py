@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline import plugins
-from paceline.cli.options import Output, table
+from paceline.bench.wording import aligned
+from paceline.cli.options import Output
 from paceline.cli.settings import Verb, argument, group, option
 from paceline.engines.load import resolve
 from paceline.errors import ModelError
@@ -73,7 +74,7 @@ def _text() -> str:
         for one in catalog.listing()
         for m in (one.model,)
     ]
-    return f"{table(rows, left=4)}\nCache: {catalog.cache_dir()}"
+    return "\n".join([*aligned(rows, left=4), f"Cache: {catalog.cache_dir()}"])
 
 
 def _pull(settings: NamedSettings) -> int:

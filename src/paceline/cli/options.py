@@ -400,18 +400,6 @@ def say(*lines: str) -> None:
         print(line, file=sys.stderr)
 
 
-def table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
-    """Rows of equal length as text, the first so many columns flush left and the others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
-
-
 def progress_bar(total: float, unit: str, **how: Any) -> tqdm[Any]:
     """A bar on stderr."""
     from tqdm import tqdm

@@ -18,6 +18,7 @@ from paceline.bench.profile.profile import (
     keep,
     measure_costs,
 )
+from paceline.bench.profile.summary import costs_lines
 from paceline.cli.options import (
     DraftOptions,
     Output,
@@ -34,19 +35,11 @@ from paceline.drafts.base import Draft
 from paceline.drafts.create import models_of
 from paceline.engines.base import Engine
 from paceline.errors import DataError, SettingError
-from paceline.policy.break_even import (
-    LEAST_SPEEDUP_BOUND,
-    best_speedup_bound,
-    least_acceptance,
-    prices,
-)
 from paceline.policy.costs import Costs
 
 EXAMPLES = """\
   paceline profile smollm2-135m
   paceline profile target.gguf -d draft.gguf -o costs.json"""
-
-SHOWN = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,48 +133,9 @@ def _keep(costs: Costs) -> None:
 def _write(output: Output, out: Path | None, found: list[tuple[str, Costs]]) -> None:
     (_, target), *drafts = found
     costs = replace(target, drafts=dict(drafts))
-    output.show(costs.as_document, lambda: "\n".join(_lines(costs)))
+    output.show(costs.as_document, lambda: "\n".join(costs_lines(costs)))
     if out is not None:
         write_text(out, json.dumps(costs.as_document(), indent=1) + "\n")
-
-
-def _lines(costs: Costs) -> Iterator[str]:
-    base = costs.forward_s(1)
-    table = costs.table()
-    shown = [width for width in SHOWN if width < len(table)]
-    yield f"target    {costs.key['model']}, {costs.key['engine']}, {costs.key['cpu']}"
-    yield f"width     T(1) = {1e3 * base:.1f} ms   " + "  ".join(
-        f"r({width})={costs.r(width):.2f}" for width in shown
-    )
-    row = min(range(2, len(table)), key=lambda width: table[width] / width, default=1)
-    yield f"          cheapest per row: {row} rows, {costs.r(row) / row:.2f} of T(1) each"
-    batches = [n for n in costs.sequences if n > 1]
-    if batches:
-        yield "batch     one token each: " + "  ".join(
-            f"{n} sequences {costs.forward_s(n, n) / base:.2f}" for n in batches
-        )
-    if len(costs.contexts) > 1:
-        longest = costs.contexts[-1]
-        later = costs.forward_s(1, 1, longest) / base
-        yield f"context   after {longest} tokens a pass takes {later:.2f} of T(1)"
-    yield f"round     {1e3 * costs.overhead_s:.2f} ms outside forwards"
-    for name, draft in costs.drafts.items():
-        priced = prices(costs, draft)
-        yield (
-            f"draft     {name}: a drafted token costs {priced.draft_cost:.2f} T(1), catching up "
-            f"100 tokens {draft.feed_s(100) / base:.1f} T(1)"
-        )
-        limit, speedup = best_speedup_bound(priced)
-        least = least_acceptance(
-            priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead, most=priced.most
-        )
-        bound = f"{speedup:.2f}×" if limit else "below 1×"
-        yield "          " + (
-            f"it can't pay here: if every token were accepted, the speedup would be {bound}"
-            if least is None or speedup < LEAST_SPEEDUP_BOUND
-            else f"it pays above an acceptance rate of {least[1]:.0%} (at most {least[0]} tokens); "
-            f"if every token were accepted, the speedup would be {bound}"
-        )
 
 
 VERB = Verb(Settings, run, EXAMPLES)

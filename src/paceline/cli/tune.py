@@ -16,13 +16,12 @@ from paceline.cli.options import (
     out_path,
     percent_bar,
     say,
-    table,
 )
 from paceline.cli.settings import Verb, as_flag, group, option, whole
 from paceline.drafts.early_exit import write_setting
 from paceline.errors import SettingError
 from paceline.train.tune import Tuner
-from paceline.train.tune_result import Candidate, TuneResult
+from paceline.train.tune_result import tune_summary
 
 if TYPE_CHECKING:
     from paceline.engines.transformers.head import HeadFile
@@ -31,8 +30,6 @@ EXAMPLES = """\
   paceline tune owner/model -o setting.json
   paceline tune model-directory --prompts prompts.jsonl --fit-head head.safetensors --layers 8
   paceline generate owner/model -d early-exit:setting=setting.json -p "…" """
-
-SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,41 +168,9 @@ def _search(tuner: Tuner, engine: Any, out: Path, output: Output) -> int:
             bar.write("Interrupted; what was found is kept.", file=sys.stderr)
     result = tuner.result
     write_setting(out, result.setting(identity(engine)))
-    output.show(result.as_json, lambda: "\n".join(_summary(result)))
+    output.show(result.as_json, lambda: "\n".join(tune_summary(result)))
     say(f"The setting is in {out}: -d early-exit:setting={out}")
     return 0 if result.complete else 1
-
-
-def _summary(result: TuneResult) -> list[str]:
-    best = result.best
-    assert best is not None, "a setting was written"
-    lines = [result.verdict, f"The best setting: {_name(best)} of {result.layers} layers."]
-    if result.baseline_tok_per_s is not None and result.tok_per_s is not None:
-        lines.append(
-            f"baseline {result.baseline_tok_per_s:.1f} tokens/s, with it {result.tok_per_s:.1f}, "
-            f"on {result.prompts} prompts; it drafted in {result.drafted_rounds:.0%} of the rounds"
-        )
-    rows = [("setting", "agreement", "estimate", "measured")]
-    for c in sorted(result.candidates, key=lambda c: (-c.prompts, -c.estimate))[:SHOWN]:
-        measured = "-" if c.measured is None else f"{c.measured:.2f} ({c.prompts})"
-        rows.append((_name(c), f"{c.agreement:.0%}", f"{c.estimate:.2f}", measured))
-    lines.append(table(rows, left=4))
-    lines.append(
-        f"{result.looked_at} settings looked at; estimate: speedup at the best fixed limit; "
-        "measured: speedup under the policy (prompts)"
-    )
-    return lines
-
-
-def _name(candidate: Candidate) -> str:
-    """A candidate in the words of -d."""
-    from paceline.engines.transformers.layers import ranges
-
-    if candidate.head is not None:
-        return f"head={candidate.head}"
-    last = len(candidate.kept)
-    exits = candidate.kept == tuple(range(last))
-    return f"layers={last}" if exits else f"kept {ranges(candidate.kept)}"
 
 
 VERB = Verb(Settings, run, EXAMPLES)

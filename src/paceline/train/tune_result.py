@@ -8,9 +8,12 @@ from typing import Any
 
 from paceline.bench.machine import machine_metadata
 from paceline.bench.stats import Ratio
+from paceline.bench.wording import aligned
 from paceline.drafts.early_exit import Setting
 from paceline.errors import DataError
 from paceline.types import Sampling
+
+SHOWN = 8
 
 
 @dataclass(slots=True)
@@ -119,3 +122,36 @@ _TOLD = (
     *("baseline_tok_per_s", "tok_per_s", "drafted_rounds", "prompts", "prompts_fitted_to"),
     *("workload", "max_tokens", "complete", "looked_at"),
 )
+
+
+def tune_summary(result: TuneResult) -> list[str]:
+    """The best setting, and the candidates that come nearest to it."""
+    best = result.best
+    assert best is not None, "a setting was written"
+    lines = [result.verdict, f"The best setting: {_name(best)} of {result.layers} layers."]
+    if result.baseline_tok_per_s is not None and result.tok_per_s is not None:
+        lines.append(
+            f"baseline {result.baseline_tok_per_s:.1f} tokens/s, with it {result.tok_per_s:.1f}, "
+            f"on {result.prompts} prompts; it drafted in {result.drafted_rounds:.0%} of the rounds"
+        )
+    rows = [("setting", "agreement", "estimate", "measured")]
+    for c in sorted(result.candidates, key=lambda c: (-c.prompts, -c.estimate))[:SHOWN]:
+        measured = "-" if c.measured is None else f"{c.measured:.2f} ({c.prompts})"
+        rows.append((_name(c), f"{c.agreement:.0%}", f"{c.estimate:.2f}", measured))
+    lines += aligned(rows, left=4)
+    lines.append(
+        f"{result.looked_at} settings looked at; estimate: speedup at the best fixed limit; "
+        "measured: speedup under the policy (prompts)"
+    )
+    return lines
+
+
+def _name(candidate: Candidate) -> str:
+    """A candidate in the words of -d."""
+    from paceline.engines.transformers.layers import ranges
+
+    if candidate.head is not None:
+        return f"head={candidate.head}"
+    last = len(candidate.kept)
+    exits = candidate.kept == tuple(range(last))
+    return f"layers={last}" if exits else f"kept {ranges(candidate.kept)}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.bench.local.divergence import FirstDifference, explain, largest_movement
+from paceline.bench.local.summary import describe
 from paceline.decode.generate import Generation, decode
 from paceline.decode.round import fixed
 from paceline.decode.step import Decoder
@@ -133,3 +134,22 @@ def _rejections(generation: Generation) -> tuple[int, ...]:
         if round.accepted < round.proposed:
             positions.append(emitted - 1)
     return tuple(positions)
+
+
+def self_check_lines(itself: SelfCheck) -> list[str]:
+    """What became of both tests, a line each."""
+    line = f"accepted {itself.accepted} of {itself.proposed} of its own tokens"
+    if itself.rejections:
+        kind = "numeric" if itself.sound else "FAULT"
+        line += (
+            f"; {len(itself.rejections)} rejected, {kind}: the largest top-2 logit gap there is "
+            f"{itself.largest_gap:.3g}, width alone moves gaps by up to {itself.movement:.3g}"
+        )
+    return [
+        f"itself    {line}; {_difference(itself.first_difference)}",
+        f"rewinds   {itself.rewinds} blocks with a mistake rewound; {_difference(itself.rewound)}",
+    ]
+
+
+def _difference(found: FirstDifference | None) -> str:
+    return "text equal to the baseline" if found is None else f"text {describe(found)}"
