@@ -6,7 +6,7 @@ a module is imported when its name is used, not before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -49,6 +49,36 @@ def find(kind: str, name: str) -> Any:
     except Exception as error:  # whatever another package, or a library of ours, does on import
         extra = f"pip install 'paceline[{name}]'" if _is_ours(entry) else "Install it."
         raise SettingError(f"The {kind} {name!r} can't be imported: {error}.", extra) from error
+
+
+def split_options(
+    kind: str, name: str, written: str, taken: Collection[str] = ()
+) -> tuple[dict[str, str], str]:
+    """The options of `NAME:KEY=VALUE,…` as they are written, and what stands behind them.
+
+    taken    arguments that are no options. Raises SettingError for one of them, or one given twice
+    """
+    options: dict[str, str] = {}
+    while written:
+        part, _, rest = written.partition(",")
+        key, equals, value = (side.strip() for side in part.partition("="))
+        if not equals or not key.isidentifier():
+            break
+        if key in taken:
+            raise SettingError(f"The {kind} {name!r} has no option {key!r}.", "Leave it out.")
+        if key in options:
+            raise SettingError(f"{key} of the {kind} {name!r} is given twice.", "Give it once.")
+        options[key] = value
+        written = rest
+    return options, written
+
+
+def no_value(kind: str, spec: str, rest: str) -> SettingError:
+    """For what stands behind the options of a specification that takes nothing else."""
+    return SettingError(
+        f"The {kind} {spec!r} has the option {rest.partition(',')[0]!r} without a value.",
+        "Write NAME:KEY=VALUE.",
+    )
 
 
 def read_options(

@@ -124,18 +124,25 @@ class DraftOptions:
         metavar="TOKENS",
     )
 
-    def load(self, spec: str, target: Engine, place: PlaceOptions) -> Draft:
-        """The draft of a specification. Threads are the target's; so are dtype, device and the
-        like where the draft's engine is the same."""
+    def load(self, spec: str, target: Engine, place: PlaceOptions, *, own: bool = False) -> Draft:
+        """The draft of a specification.
+
+        place    the target's: threads hold for the draft too, dtype, device and the like where its
+                 engine is the same
+        own      or the draft's own
+        """
         said = {"engine": self.draft_engine, "context_size": self.draft_context}
         given: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
 
         def load_model(model: str) -> Engine:
             name = self.draft_engine or engine_name(model)
             shared = place.given()
-            if name != target.name:  # types and devices have other names and meanings there
+            if (
+                not own and name != target.name
+            ):  # types and devices have other names and meanings there
                 shared = {key: value for key, value in shared.items() if key == "threads"}
-            return load(model, max_sequences=target.capabilities.max_sequences, **given, **shared)
+            room = 1 if own else target.capabilities.max_sequences
+            return load(model, max_sequences=room, **given, **shared)
 
         if not models_of(spec):
             return create_draft(spec, target, **given)  # refuses what is said of a model
@@ -147,6 +154,8 @@ class DraftOptions:
         target: Engine,
         place: PlaceOptions,
         stack: ExitStack,
+        *,
+        own: bool = False,
     ) -> dict[str, Draft]:
         """Drafts by short name; the stack releases them. `none` is no draft.
 
@@ -155,7 +164,7 @@ class DraftOptions:
         found: dict[str, Draft] = {}
         for spec, label in (specs if isinstance(specs, Mapping) else labels(specs)).items():
             if spec != "none":
-                draft = self.load(spec, target, place)
+                draft = self.load(spec, target, place, own=own)
                 stack.callback(draft.release)
                 found[label] = draft
         return found
@@ -201,7 +210,10 @@ class RuleOptions:
                 f"--lossy is given, and the verifier {name} is exact.",
                 "Leave it out, or name a lossy one with --verifier (paceline list).",
             )
-        return kind.create(**_verifier_options(name, written))
+        options, rest = plugins.split_options("verifier", name, written, ("cls", "self"))
+        if rest:
+            raise plugins.no_value("verifier", name, rest)
+        return kind.create(**options)
 
     def fit_trees(
         self, engine: Engine, drafts: Mapping[str, Draft], verifier: Verifier
@@ -216,23 +228,6 @@ class RuleOptions:
                 "--allow-chains is given, and no draft here offers trees.", "Leave it out."
             )
         return step.with_chains(engine, drafts, verifier)
-
-
-def _verifier_options(spec: str, written: str) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for part in written.split(",") if written else ():
-        key, equals, value = (side.strip() for side in part.partition("="))
-        if not equals or not key.isidentifier():
-            raise SettingError(
-                f"The verifier {spec!r} has the option {part!r} without a value.",
-                "Write NAME:KEY=VALUE.",
-            )
-        if key in ("cls", "self"):
-            raise SettingError(f"The verifier {spec!r} has no option {key!r}.", "Leave it out.")
-        if key in options:
-            raise SettingError(f"{key} of the verifier {spec!r} is given twice.", "Give it once.")
-        options[key] = value
-    return options
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
@@ -17,7 +17,6 @@ from paceline.cli.options import (
     Output,
     PlaceOptions,
     draft_option,
-    labels,
     new_path,
     progress_bar,
     say,
@@ -33,14 +32,14 @@ from paceline.cli.settings import (
     whole,
 )
 from paceline.drafts.base import Draft
-from paceline.drafts.create import create_draft, engine_name, models_of
+from paceline.drafts.create import models_of
 from paceline.engines.base import Engine
-from paceline.engines.load import load, load_tokenizer
+from paceline.engines.load import load_tokenizer
 from paceline.errors import DataError, SettingError
 from paceline.policy.acceptance import MOST
 from paceline.policy.costs import Costs, read_costs, shipped_costs
-from paceline.simulate.fixed_limits import Answers
-from paceline.simulate.record import is_replayable, sources_of
+from paceline.simulate.fixed_limits import fill_outcomes
+from paceline.simulate.record import sources_of
 from paceline.simulate.replay import (
     Log,
     check_kinds,
@@ -50,11 +49,10 @@ from paceline.simulate.replay import (
     replay,
 )
 from paceline.simulate.result import (
-    AUTO,
     ReplayDocument,
     ReplayedDraft,
-    predict,
-    simulations_of,
+    fill_predictions,
+    temperature_notes,
     whose,
 )
 from paceline.simulate.summary import replay_summary
@@ -133,7 +131,8 @@ def run(settings: Settings) -> int:
     workload = settings.choice.find(settings.prompts)
     with ExitStack() as stack:
         target = stack.enter_context(load_tokenizer(settings.target, engine=settings.engine))
-        drafts = _load(settings, target, stack)
+        loading = settings.loading
+        drafts = loading.load_all(settings.draft, target, loading.place, stack, own=True)
         check_replayable(drafts, sampling.temperature)
         log = read_log(workload, target, max_tokens=settings.max_tokens)
         header = RecordingHeader(
@@ -153,7 +152,7 @@ def run(settings: Settings) -> int:
             answers=counts_of(log, 0),
             drafts={name: ReplayedDraft(draft_metadata(d), {}) for name, d in drafts.items()},
             costs=settings.costs,
-            notes=[*notes, *_temperature_notes(sampling.temperature, drafts)],
+            notes=[*notes, *temperature_notes(sampling.temperature, drafts)],
         )
         traces: list[Trace] = []
         try:
@@ -164,7 +163,10 @@ def run(settings: Settings) -> int:
     if not traces:
         raise DataError("No answer was replayed: it was interrupted.", "Run it again.")
     result.answers = counts_of(log, len(traces))
-    _judge(settings, result, Recording(header, tuple(traces)), costs)
+    recording = Recording(header, tuple(traces))
+    fill_outcomes(result, recording, settings.max_draft_tokens)
+    if costs is not None:
+        _predict(settings, result, recording, costs)
     settings.output.show(result.as_json, lambda: replay_summary(result))
     if out is not None:
         say(f"The recording is in {out}: `paceline simulate {out} --costs …`.")
@@ -197,43 +199,6 @@ def _costs(settings: Settings) -> Costs | None:
     return None
 
 
-def _load(settings: Settings, target: Engine, stack: ExitStack) -> dict[str, Draft]:
-    """Drafts by short name; the stack releases them."""
-    loading = settings.loading
-
-    def loader(model: str) -> Engine:
-        return load(
-            model,
-            engine=loading.draft_engine or engine_name(model),
-            context_size=loading.draft_context,
-            **loading.place.given(),
-        )
-
-    found: dict[str, Draft] = {}
-    for spec, label in labels(settings.draft).items():
-        found[label] = create_draft(spec, target, loader=loader)
-        stack.callback(found[label].release)
-    return found
-
-
-def _temperature_notes(temperature: float, drafts: Mapping[str, Draft]) -> list[str]:
-    if not temperature:
-        return ["The answers are taken for greedily decoded ones (else: --temperature)."]
-    notes = []
-    if any(is_replayable(draft) for draft in drafts.values()):
-        notes.append(
-            f"Sampled at temperature {temperature:g}: what a lookup gets right in these answers "
-            "is what it would get right in new ones, but for chance."
-        )
-    if any(draft.teacher_forced for draft in drafts.values()):
-        notes.append(
-            f"Sampled at temperature {temperature:g}: a model draft is judged as if it offered its "
-            "likeliest tokens. One that draws them as the target does is accepted otherwise; only "
-            "`paceline bench` tells how often."
-        )
-    return notes
-
-
 def _replay(
     log: Log,
     drafts: Mapping[str, Draft],
@@ -255,40 +220,22 @@ def _replay(
             bar.update(trace.output_tokens)
 
 
-def _judge(
-    settings: Settings, result: ReplayDocument, recording: Recording, costs: Costs | None
+def _predict(
+    settings: Settings, result: ReplayDocument, recording: Recording, costs: Costs
 ) -> None:
-    """Fill in the figures, and the prices where there are costs."""
-    for name, draft in result.drafts.items():
-        answers = Answers(recording.traces, name)
-        limits = {limit: answers.outcomes(limit) for limit in settings.max_draft_tokens}
-        result.drafts[name] = replace(draft, limits=limits)
-    if costs is None:
-        return
-    sources = recording.header.sources
-    priced = [name for name, free in sources.items() if free or name in costs.drafts]
-    result.notes += [
-        f"The costs have no figures of the draft {name!r}, so it isn't priced; they have: "
-        f"{', '.join(costs.drafts) or 'none'}."
-        for name in sources
-        if name not in priced
-    ]
-    batches = settings.batch or (1,)
-    most = max(costs.sequences)
-    if max(batches) > most:
-        result.notes.append(
-            f"The costs were measured with at most {most} sequences at once; beyond, a forward is "
-            "priced as if its rows were theirs."
-        )
-    specs = [AUTO, *(f"{name}:{limit}" for name in priced for limit in settings.max_draft_tokens)]
-    total = sum(simulations_of(recording, specs, batch) for batch in batches if priced)
-    try:
-        with progress_bar(total, "simulation") as bar:
-            for batch in batches if priced else ():
-                result.predicted[batch] = predict(recording, costs, specs, batch, bar.update)
-    except KeyboardInterrupt:
-        result.complete = False
-        say("Interrupted; what was predicted is kept.")
+    """Fill in what drafts gain by costs, under a progress bar."""
+    with progress_bar(0, "simulation") as bar:
+
+        def show(total: int) -> None:
+            bar.total = total
+            bar.update()
+
+        try:
+            limits, batches = settings.max_draft_tokens, settings.batch or (1,)
+            fill_predictions(result, recording, costs, limits, batches, show)
+        except KeyboardInterrupt:
+            result.complete = False
+            say("Interrupted; what was predicted is kept.")
 
 
 VERB = Verb(Settings, run, EXAMPLES)

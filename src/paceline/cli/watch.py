@@ -15,14 +15,19 @@ from typing import ClassVar
 from paceline.bench.server.http import checked_url
 from paceline.cli.options import KEY_HELP, read_key
 from paceline.cli.settings import Verb, argument, as_flag, flag, group, option, pair, whole
-from paceline.errors import DataError, PacelineError, SettingError
-from paceline.monitor.dialects import dialect_named
+from paceline.errors import SettingError
 from paceline.monitor.exporter import Exporter
 from paceline.monitor.spread import LEAST_PARTS
 from paceline.monitor.text import block, document, warning
 from paceline.monitor.verdict import LOSING, WatchVerdict, exit_code, judge
-from paceline.monitor.watch import MetricsSource, WatchedWindow, find_metrics, watch
-from paceline.monitor.window import Scrape, Window, WindowFileHeader, header_of, read_windows
+from paceline.monitor.watch import (
+    MetricsSource,
+    WatchedWindow,
+    find_metrics,
+    refuse_another_model,
+    watch,
+)
+from paceline.monitor.window import Window, WindowFileHeader, read_windows, record_windows
 from paceline.plan.document import PlanDocument, read_plan
 from paceline.storage import GrowingFile
 
@@ -159,14 +164,14 @@ def run(settings: WatchSettings) -> int:
         if control is not None:
             others = {control.pages[0]: control.check().models}
         for name, models in others.items():
-            _refuse_another_model(first.models, models, name, counters.baseline_model)
+            refuse_another_model(first.models, models, name, counters.baseline_model)
         recorded = tuple(window for _, windows in files.values() for window in windows)
         shown = _Shown(settings, plan, recorded)
         if by.record:
             header = WindowFileHeader(source.pages, first.counters.server, first.models, labels)
-            shown.file = stack.enter_context(_record_file(Path(by.record), header))
+            shown.file = stack.enter_context(record_windows(Path(by.record), header))
         else:
-            _refuse_drafts_off(source, first)
+            source.refuse_without_drafts(first)
         if settings.export:
             host, port = settings.export
             named = {"server": settings.urls[0], "model": counters.model or ""}
@@ -271,18 +276,6 @@ def _is_address(text: str) -> bool:
     return "://" in text or (_HOST_PORT.fullmatch(text) is not None and not Path(text).exists())
 
 
-def _refuse_another_model(
-    ours: Sequence[str], its: Sequence[str], baseline: str, named: str | None
-) -> None:
-    """Names are compared where both sides tell them; `named` says what it is called there."""
-    wanted = ours if named is None else (named,)
-    if ours and its and set(wanted) != set(its):
-        raise SettingError(
-            f"The baseline {baseline} is of {', '.join(its)}, and this is {', '.join(wanted)}.",
-            "Give one of the same model; if it only has another name there: --baseline-model NAME.",
-        )
-
-
 def _headers(variable: str | None, name: str) -> dict[str, str]:
     key = read_key(variable, name)
     return {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -297,30 +290,6 @@ def _pages(urls: Sequence[str], headers: Mapping[str, str]) -> tuple[str, ...]:
         raise SettingError(
             f"watch needs {error.name}.", "Install it: pip install 'paceline[endpoint]'."
         ) from None
-
-
-def _refuse_drafts_off(source: MetricsSource, first: Scrape) -> None:
-    """A vLLM that can't be drafting is named at once, not after a window."""
-    if first.counters.server == "vLLM" and not first.counters.has_drafts:
-        raise SettingError(
-            f"{source.pages[0]} counts no drafts.",
-            f"{dialect_named('vLLM').turn_on} To record it as a baseline: --record FILE.",
-        )
-
-
-def _record_file(path: Path, header: WindowFileHeader) -> GrowingFile:
-    """New, or one of the same server's windows that goes on."""
-    file = GrowingFile.open(path)
-    try:
-        lines = file.lines()
-        if not lines:
-            file.write(header.as_json())
-        elif other := header_of(lines[0].text, path).difference(header):
-            raise DataError(f"{path} holds windows of another server: {other}.")
-    except PacelineError as error:
-        file.close()
-        raise DataError(error.fact, "Choose another file.") from None
-    return file
 
 
 VERB = Verb(WatchSettings, run, EXAMPLES, epilog=EXIT_CODES)

@@ -88,25 +88,10 @@ def _parts(spec: str) -> tuple[type[Draft], dict[str, str], str]:
     """Class, options, and what stands behind them: the model or drafts that it takes."""
     name, _, written = spec.partition(":")
     kind: type[Draft] = plugins.find("draft", name)
-    options: dict[str, str] = {}
-    rest = written
-    while rest:
-        part, _, behind = rest.partition(",")
-        key, equals, value = (side.strip() for side in part.partition("="))
-        if not equals or not key.isidentifier():
-            break
-        if key in _ARGUMENTS:
-            raise SettingError(f"The draft {name!r} has no option {key!r}.", "Leave it out.")
-        if key in options:
-            raise SettingError(f"{key} of the draft {name!r} is given twice.", "Give it once.")
-        options[key] = value
-        rest = behind
+    options, rest = plugins.split_options("draft", name, written, _ARGUMENTS)
     wants = {"model": "a model", "drafts": "drafts, joined by +"}.get(kind.takes)
     if rest and wants is None:
-        raise SettingError(
-            f"The draft {spec!r} has the option {rest.partition(',')[0]!r} without a value.",
-            "Write NAME:KEY=VALUE.",
-        )
+        raise plugins.no_value("draft", spec, rest)
     if wants is not None and not rest:
         raise SettingError(
             f"The draft {spec!r} is made of {wants}, and none is named.",

@@ -76,6 +76,14 @@ class MetricsSource:
                     )
         return self.read()
 
+    def refuse_without_drafts(self, first: Scrape) -> None:
+        """A vLLM that can't be drafting is named at once, not after a window."""
+        if first.counters.server == "vLLM" and not first.counters.has_drafts:
+            raise SettingError(
+                f"{self.pages[0]} counts no drafts.",
+                f"{dialect_named('vLLM').turn_on} To record it as a baseline: --record FILE.",
+            )
+
     def _metrics(self, url: str) -> Metrics:
         metrics = scrape(
             url,
@@ -113,6 +121,18 @@ def _new_client() -> httpx.Client:
 
     # No connection is kept: a server would drop it between two scrapes, perhaps just as it is used.
     return httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
+
+
+def refuse_another_model(
+    ours: Sequence[str], its: Sequence[str], baseline: str, named: str | None
+) -> None:
+    """Names are compared where both sides tell them; `named` says what it is called there."""
+    wanted = ours if named is None else (named,)
+    if ours and its and set(wanted) != set(its):
+        raise SettingError(
+            f"The baseline {baseline} is of {', '.join(its)}, and this is {', '.join(wanted)}.",
+            "Give one of the same model; if it only has another name there: --baseline-model NAME.",
+        )
 
 
 def find_metrics(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from paceline.errors import DataError, SettingError
+from paceline.errors import DataError, PacelineError, SettingError
 from paceline.monitor.counters import (
     Counters,
     Series,
@@ -24,7 +24,7 @@ from paceline.monitor.counters import (
 )
 from paceline.monitor.scrape import Metrics
 from paceline.monitor.spread import LEAST_PARTS, Interval, Sums, of_ratio, t
-from paceline.storage import whole_lines
+from paceline.storage import GrowingFile, whole_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,3 +322,18 @@ def read_windows(path: Path) -> tuple[WindowFileHeader, tuple[Window, ...]]:
     if not windows:
         raise DataError(f"{path} holds no window yet.", _MAKE)
     return header, tuple(windows)
+
+
+def record_windows(path: Path, header: WindowFileHeader) -> GrowingFile:
+    """A new file of windows, or one of the same server's windows that goes on."""
+    file = GrowingFile.open(path)
+    try:
+        lines = file.lines()
+        if not lines:
+            file.write(header.as_json())
+        elif other := header_of(lines[0].text, path).difference(header):
+            raise DataError(f"{path} holds windows of another server: {other}.")
+    except PacelineError as error:
+        file.close()
+        raise DataError(error.fact, "Choose another file.") from None
+    return file

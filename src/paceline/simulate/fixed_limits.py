@@ -7,11 +7,12 @@ The rounds are those of `simulate` with the policy DRAFT:LIMIT, walked for all a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from paceline.simulate.result import ByCategory, Outcome
-from paceline.simulate.trace import Trace
+from paceline.simulate.result import ByCategory, Outcome, ReplayDocument
+from paceline.simulate.trace import Recording, Trace
 
 
 class Answers:
@@ -94,3 +95,11 @@ def _more_than(counts: np.ndarray) -> np.ndarray:
     """Entry i: how many of these are above i, up to the largest of them."""
     found = np.bincount(counts, minlength=1)[1:]
     return np.asarray(found[::-1].cumsum()[::-1])
+
+
+def fill_outcomes(document: ReplayDocument, recording: Recording, limits: Sequence[int]) -> None:
+    """What each draft got right at each limit."""
+    for name, draft in document.drafts.items():
+        answers = Answers(recording.traces, name)
+        outcomes = {limit: answers.outcomes(limit) for limit in limits}
+        document.drafts[name] = replace(draft, limits=outcomes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from paceline.bench.profile.profile import costs_key
@@ -14,6 +15,7 @@ from paceline.engines.base import Engine
 from paceline.errors import SettingError
 from paceline.policy.adaptive import LEAST_GAIN
 from paceline.policy.costs import Costs
+from paceline.simulate.record import is_replayable
 from paceline.simulate.simulate import policy_named, seconds_of, simulate
 from paceline.simulate.trace import Recording
 from paceline.storage import decode_struct
@@ -182,6 +184,25 @@ def decode_replay(document: Any, name: str) -> ReplayDocument:
     return decode_struct(document, ReplayDocument, name, HINT, kind=KIND, version=VERSION)
 
 
+def temperature_notes(temperature: float, drafts: Mapping[str, Draft]) -> list[str]:
+    """What the temperature of logged answers means for the figures."""
+    if not temperature:
+        return ["The answers are taken for greedily decoded ones (else: --temperature)."]
+    notes = []
+    if any(is_replayable(draft) for draft in drafts.values()):
+        notes.append(
+            f"Sampled at temperature {temperature:g}: what a lookup gets right in these answers "
+            "is what it would get right in new ones, but for chance."
+        )
+    if any(draft.teacher_forced for draft in drafts.values()):
+        notes.append(
+            f"Sampled at temperature {temperature:g}: a model draft is judged as if it offered its "
+            "likeliest tokens. One that draws them as the target does is accepted otherwise; only "
+            "`paceline bench` tells how often."
+        )
+    return notes
+
+
 # Predicting.
 
 
@@ -211,6 +232,40 @@ def predict(
         for found in [_best(parted, category)]
     }
     return Prediction(parted, _parted(best))
+
+
+def fill_predictions(
+    document: ReplayDocument,
+    recording: Recording,
+    costs: Costs,
+    limits: Sequence[int],
+    batches: Sequence[int],
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """What the policy and each draft at each limit gain, by batch size. `on_progress` gets the
+    number of simulations after each of them."""
+    sources = recording.header.sources
+    priced = [name for name, free in sources.items() if free or name in costs.drafts]
+    document.notes += [
+        f"The costs have no figures of the draft {name!r}, so it isn't priced; they have: "
+        f"{', '.join(costs.drafts) or 'none'}."
+        for name in sources
+        if name not in priced
+    ]
+    most = max(costs.sequences)
+    if max(batches) > most:
+        document.notes.append(
+            f"The costs were measured with at most {most} sequences at once; beyond, a forward is "
+            "priced as if its rows were theirs."
+        )
+    if not priced:
+        return
+    policies = [AUTO, *(f"{name}:{limit}" for name in priced for limit in limits)]
+    total = sum(simulations_of(recording, policies, batch) for batch in batches)
+    for batch in batches:
+        document.predicted[batch] = predict(
+            recording, costs, policies, batch, partial(on_progress, total)
+        )
 
 
 def simulations_of(recording: Recording, policies: Sequence[str], batch: int) -> int:
