@@ -92,6 +92,8 @@ def read_options(
     """
     found: dict[str, Any] = {}
     for option, value in written.items():
+        if not known:
+            raise SettingError(f"The {kind} {name!r} has no option {option!r}.", "Leave it out.")
         if option not in known:
             raise unknown_name(f"option of the {kind} {name!r}", option, known)
         try:
