@@ -47,6 +47,7 @@ class Sequence(abc.ABC):
 
     @property
     def length(self) -> int:
+        """How many tokens it holds."""
         return len(self.tokens)
 
     def rewind(self, length: int, path: AbstractSequence[int] = ()) -> None:

@@ -45,6 +45,7 @@ class Tokenizer(abc.ABC):
         are compared by. Empty for padding rows."""
 
     def text_bytes(self, tokens: Iterable[int]) -> bytes:
+        """The bytes that tokens add to a text."""
         return b"".join(map(self.token_bytes, tokens))
 
     def decode(self, tokens: Iterable[int]) -> str:

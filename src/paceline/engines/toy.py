@@ -51,6 +51,8 @@ class ToyTokenizer(Tokenizer):
 
 
 class ToySequence(Sequence):
+    """One sequence; the toy model needs only its tokens."""
+
     def __init__(self, engine: ToyEngine) -> None:
         super().__init__()
         self._engine = engine

@@ -265,7 +265,8 @@ def _marked(draft: InspectedDraft, vocabulary: int | None) -> np.ndarray | None:
 def described(
     name: str, form: str, ids: np.ndarray, marked: np.ndarray | None = None
 ) -> VocabularyMap:
-    """What a map is: `ids` [draft tokens], the target's ids; `marked` [target tokens], t2d."""
+    """What a map is: `ids`, shape (draft tokens,), the target's ids; `marked`, shape
+    (target tokens,), t2d."""
     distinct = len(np.unique(ids))
     agrees = None
     if marked is not None:

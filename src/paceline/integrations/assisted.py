@@ -230,8 +230,8 @@ class _WithCandidates:
 def assisted_decoding(
     model: Any, candidates: CandidateGenerator, input_ids: torch.Tensor, **options: Any
 ) -> Any:
-    """`model._assisted_decoding` with these candidates; its options and what it gives. Raises
-    ModelError where this transformers has no such loop."""
+    """`model._assisted_decoding` with these candidates; its options and what it gives. `input_ids`
+    has shape (1, tokens). Raises ModelError where this transformers has no such loop."""
     loop: Callable[..., Any] | None = getattr(type(model), "_assisted_decoding", None)
     if loop is None or not hasattr(model, "_get_candidate_generator"):
         raise ModelError(
@@ -252,7 +252,8 @@ def refuse(
     assistant_model: Any = None,
     synced_gpus: bool = False,
 ) -> None:
-    """Raises SettingError or ModelError for what assisted decoding can't honour, or wouldn't."""
+    """Raises SettingError or ModelError for what assisted decoding can't honour, or wouldn't;
+    `input_ids` has shape (batch, tokens)."""
     _refuse_other_modes(input_ids, config, assistant_model)
     _refuse_cache(model, config, model_kwargs)
     for processor in logits_processor:

@@ -105,6 +105,7 @@ class DraftServer:
         return served
 
     def close(self, served: ServedStream) -> None:
+        """End a stream."""
         served.finished = True
         for draft in self.drafts.values():
             draft.close(served.context)

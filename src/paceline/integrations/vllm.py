@@ -131,8 +131,8 @@ class Proposer:
         """Drafted tokens by row; none is a legal answer.
 
         sampled_token_ids     by row, what the last step emitted; empty while a prompt is read
-        num_tokens_no_spec    by row, how many tokens it has
-        token_ids_cpu         by row, its tokens
+        num_tokens_no_spec    by row, how many tokens it has; shape (rows,)
+        token_ids_cpu         by row, its tokens; shape (rows, context size)
         """
         started = perf_counter()
         self._step += 1

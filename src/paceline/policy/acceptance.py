@@ -60,7 +60,7 @@ class Shared:
     """What all requests together know of a source; each request starts from it.
 
     has_confidence    the source gives evidence; else it is counted by position
-    prior     chance per cell before anything was counted
+    prior     probability per cell, shape (cells,), before anything was counted
     """
 
     def __init__(self, *, has_confidence: bool, prior: np.ndarray | None = None) -> None:
@@ -72,6 +72,7 @@ class Shared:
         self._start_right, self._start_judged = list(self._right), list(self._judged)
 
     def rng(self, cell: int) -> float:
+        """The probability that a token of a cell is right."""
         return self._right[cell] / self._judged[cell]
 
     @property

@@ -138,6 +138,7 @@ def check_acceptance(acceptance: float) -> None:
 
 
 def check_limit(limit: int) -> None:
+    """Raises SettingError for a limit below 1."""
     if limit < 1:
         raise SettingError(f"The limit is {limit}.", "It must be 1 or more.")
 
@@ -189,8 +190,8 @@ def prices(target: Costs, draft: Costs | None = None, *, context: int = 0) -> Pr
 
 
 def speed_up_of(acceptance: np.ndarray, priced: Prices) -> np.ndarray:
-    """Speedup for limits 1, 2, … from acceptance by position and measured costs; entry i is
-    limit i + 1."""
+    """Speedup for limits 1, 2, … from acceptance by position, shape (n,), and measured costs; entry
+    i is limit i + 1."""
     limits = np.arange(1, min(len(acceptance), priced.most) + 1)
     tokens = 1 + np.cumsum(acceptance[: len(limits)])
     seconds = np.asarray([priced.r(int(limit) + 1) for limit in limits])

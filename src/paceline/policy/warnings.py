@@ -76,11 +76,13 @@ class Warnings:
 
 
 def label(name: str, draft: Costs | None) -> str:
+    """A draft's name, with its model where it has one."""
     model = "" if draft is None else str(draft.key.get("model", ""))
     return f"{name} ({model})" if model and not model.startswith(name) else name
 
 
 def cost_words(priced: Prices) -> str:
+    """What drafting and two rows cost, in words."""
     return (
         f"a drafted token costs {priced.draft_cost:.2f} of a target pass and two rows cost "
         f"{priced.r(2):.2f}"

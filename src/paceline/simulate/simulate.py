@@ -58,6 +58,7 @@ class Simulation:
 
     @property
     def decode_s(self) -> float:
+        """Seconds of its rounds after the prompt was read."""
         return seconds_of(self.rounds)
 
     @property

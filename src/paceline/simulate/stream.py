@@ -23,6 +23,7 @@ class SimulatedHistory:
 
     @property
     def tokens(self) -> range:
+        """Places in the trace, standing for tokens."""
         return range(self.length)
 
 
@@ -53,6 +54,7 @@ class SimulatedStream:
 
     @property
     def committed(self) -> int:
+        """Output tokens that are committed."""
         return self.history.length - self.trace.prompt_tokens
 
     @property
@@ -62,17 +64,21 @@ class SimulatedStream:
 
     @property
     def finished(self) -> bool:
+        """Whether its trace has ended."""
         return self.remaining == 0
 
     @property
     def remaining_tokens(self) -> int:
+        """Most tokens that the answer can still take."""
         return self.trace.most_tokens - self.committed
 
     @property
     def prompt_is_read(self) -> bool:
+        """Whether its prompt was read in an earlier round."""
         return self.read >= self.trace.prompt_tokens
 
     def preview(self, name: str, most: int) -> Preview:
+        """What the trace's draft offers now: places that are right, and then wrong ones."""
         self.watched.add(name)
         known = self.source(name)
         count = min(most, self._now(known.offered, name))
@@ -82,6 +88,7 @@ class SimulatedStream:
         return Preview(tokens, self._now(known.match_length, name))
 
     def pending_tokens(self, name: str) -> int:
+        """Committed tokens that a draft has yet to read."""
         return self.history.length - self.held.get(name, 0)
 
     def proposed(self, name: str, max_draft_tokens: int) -> tuple[int, int]:

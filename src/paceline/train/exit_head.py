@@ -51,6 +51,7 @@ class FitSettings:
 
     @property
     def stages(self) -> list[tuple[str, int]]:
+        """Loss and steps of each stage."""
         return [("kl", self.steps), ("tv", self.steps // 2)]
 
 

@@ -108,6 +108,7 @@ class LlamaCppTokenizer(Tokenizer):
             room = -length
 
     def text_bytes(self, tokens: Iterable[int]) -> bytes:
+        """The tokens' text, without the space that is put before a text."""
         tokens = list(tokens)
         text = super().text_bytes(tokens)
         starts = self._puts_space and tokens[:1] == [self._begin]

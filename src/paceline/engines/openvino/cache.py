@@ -31,21 +31,26 @@ class Blocks:
 
     @property
     def used(self) -> int:
+        """How many blocks are held."""
         return len(self._holders) - len(self._free)
 
     def take(self) -> int:
+        """Hold a free block."""
         block = self._free.pop()
         self._holders[block] = 1
         return block
 
     def share(self, blocks: Iterable[int]) -> None:
+        """Count one more holder of each."""
         for block in blocks:
             self._holders[block] += 1
 
     def shared(self, block: int) -> bool:
+        """Whether a block has several holders."""
         return self._holders[block] > 1
 
     def release(self, blocks: Iterable[int]) -> None:
+        """Count one holder less of each; blocks without any are free."""
         for block in blocks:
             self._holders[block] -= 1
             if not self._holders[block]:
@@ -67,6 +72,7 @@ class Layout:
 
     @property
     def block_bytes(self) -> int:
+        """Bytes of one block, over all tensors."""
         return sum(
             math.prod(shape) * np.dtype(_AS_NUMPY[kind]).itemsize
             for shape, kind in zip(self.shapes, self.types, strict=True)
@@ -120,4 +126,5 @@ class PagedCache:
             array[write, :, target % BLOCK] = array[read, :, source % BLOCK]
 
     def close(self) -> None:
+        """Free the tensors."""
         self.tensors, self._arrays = {}, []

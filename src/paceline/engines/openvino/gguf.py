@@ -183,6 +183,7 @@ def scales_of(subtract: Any) -> Any:
 
 
 def replace(subtract: Any, points: Any, scales: Any) -> None:
+    """Put other zero points and scales into a graph; both of shape (rows, groups)."""
     [product] = [use.get_node() for use in subtract.output(0).get_target_inputs()]
     subtract.input(1).replace_source_output(ops.constant(points[..., None]).output(0))
     product.input(1).replace_source_output(ops.constant(scales[..., None]).output(0))
@@ -237,6 +238,7 @@ def repacked(low_then_high: Any) -> Any:
 
 
 def halves(raw: Any) -> Any:
+    """Raw bytes as float16, the last axis half as long."""
     return np.ascontiguousarray(raw).view(np.float16)
 
 

@@ -13,7 +13,7 @@ from paceline.types import Array
 
 
 class Graph:
-    """A compiled model with the cache's tensors in place."""
+    """A compiled model with the cache's tensors, of the shapes of its layout, in place."""
 
     def __init__(self, compiled: Any, cache: dict[str, ov.Tensor]) -> None:
         self._request: Any = compiled.create_infer_request()
@@ -40,7 +40,8 @@ class Graphs:
     """A graph for every forward, and for models that aren't large one more for single rows.
 
     A graph prepares each of its nodes anew when a forward has another number of rows than the one
-    before it. A decoder with drafts goes from one row to several and back all the time.
+    before it. A decoder with drafts goes from one row to several and back all the time. `cache` has
+    tensors of the shapes of its layout.
     """
 
     def __init__(self, compiled: Any, single: Any | None, cache: dict[str, ov.Tensor]) -> None:

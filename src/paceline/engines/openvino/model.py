@@ -69,6 +69,7 @@ class Arithmetic:
 
     @property
     def computed_type(self) -> str:
+        """The type that it computes in, as OpenVINO names it."""
         return "f32" if self.precision == "strict" else preferred_type()
 
 
@@ -90,6 +91,7 @@ class Paged:
 
 @functools.cache
 def core() -> ov.Core:
+    """OpenVINO's runtime, one for the process."""
     return ov.Core()
 
 

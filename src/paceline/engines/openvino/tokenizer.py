@@ -17,6 +17,8 @@ from paceline.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class AddedToken:
+    """A token beside the vocabulary proper."""
+
     content: str
     special: bool
 
@@ -43,6 +45,7 @@ class TokenizerFiles:
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
+        """Added tokens by id."""
         return {
             entry["id"]: AddedToken(entry["content"], entry["special"])
             for entry in json.loads(self.backend_tokenizer.to_str())["added_tokens"]
@@ -50,19 +53,23 @@ class TokenizerFiles:
 
     @property
     def all_special_ids(self) -> list[int]:
+        """Ids of the special tokens that it names."""
         names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
         found = (self._id_of(name) for name in names)
         return [token for token in found if token is not None]
 
     def get_vocab(self) -> dict[str, int]:
+        """Ids by name."""
         vocabulary: dict[str, int] = self.backend_tokenizer.get_vocab()
         return vocabulary
 
     def convert_ids_to_tokens(self, token: int) -> str | None:
+        """A token's name; None where there is none."""
         name: str | None = self.backend_tokenizer.id_to_token(token)
         return name
 
     def apply_chat_template(self, messages: Sequence[dict[str, str]], **_: Any) -> str:
+        """The text of a chat."""
         assert self.chat_template is not None
         return render(
             self.chat_template, messages, self._name_of("bos_token"), self._name_of("eos_token")

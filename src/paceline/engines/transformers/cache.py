@@ -42,6 +42,7 @@ class Branches:
             self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
 
     def position(self, place: int) -> int:
+        """The position in the text of a place in the cache."""
         return place if place < self.base else self.base + self.depths[place - self.base]
 
     def seen(self) -> list[list[bool]]:
@@ -71,9 +72,11 @@ class CachePiece:
 
     @property
     def end(self) -> int:
+        """The place behind its last one."""
         return self.start + self.count
 
     def positions(self) -> list[int]:
+        """Per row its position in the text."""
         places = range(self.start, self.end)
         return [*places] if self.tree is None else [self.tree.position(at) for at in places]
 
@@ -163,6 +166,7 @@ class CachePlan:
         return rows[0:1], rows[1:2]
 
     def store(self, held: tuple[Tensor, Tensor], key: Tensor, value: Tensor) -> None:
+        """Put a layer's new keys and values, shape (1, heads, rows, head size), in their places."""
         keys, values = held
         if self.places is None:
             piece = self.pieces[0]
@@ -175,7 +179,8 @@ class CachePlan:
 
     def mask(self, number: int, window: int, copies: int, like: Tensor) -> Tensor:
         """Added to the scores of a piece: minus infinity where a row may not look. Shape
-        (copies × rows, keys from `first_key` on). Layers of a forward share it."""
+        (copies × rows, keys from `first_key` on), of the type and on the device of `like`. Layers
+        of a forward share it."""
         found = self._masks.get((number, window, copies))
         if found is None:
             piece = self.pieces[number]

@@ -27,6 +27,8 @@ from paceline.types import Array
 
 
 class TransformersSequence(Sequence):
+    """One sequence, in a slot of the key-value cache."""
+
     def __init__(self, engine: TransformersEngine, slot: int) -> None:
         super().__init__()
         self._engine = engine
@@ -118,6 +120,7 @@ class TransformersEngine(Engine):
 
     @property
     def dtype(self) -> str:
+        """The type of its weights, as torch names it."""
         return self._loaded.dtype
 
     @property
@@ -234,6 +237,7 @@ def device_name(device: torch.device) -> str:
 
 
 def listed(tokens: int | list[int] | None) -> list[int]:
+    """Token ids of a configuration, which names none, one or several, as a list."""
     return [] if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
 
 

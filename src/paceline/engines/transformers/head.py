@@ -49,6 +49,7 @@ class ExitHead(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def bytes(self) -> int:
+        """Bytes of its weights."""
         return sum(p.numel() * p.element_size() for p in self.parameters())
 
 

@@ -37,6 +37,7 @@ class HandOn(torch.nn.Module):  # type: ignore[misc]
         self._change = change
 
     def forward(self, states: Tensor, *_: Any, **__: Any) -> Tensor:
+        """States, shape (batch, rows, hidden size), as they came or as the head changes them."""
         return states if self._change is None else self._change(states)
 
     def __getattr__(self, name: str) -> Any:

@@ -100,6 +100,7 @@ def load_tokenizer(target: str) -> tuple[Any, Any, Any]:
 
 
 def choose_device(device: str | None) -> torch.device:
+    """The torch device of a name; None takes CUDA where there is any."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
