@@ -65,7 +65,7 @@ def _range(layers: str, part: str) -> list[int]:
 
 
 def layer_count(target: str, config: Any) -> int:
-    """How many layers a model has, by its config. Raises ModelError where that isn't plain."""
+    """How many layers a model has, by its config. Raises ModelError where it isn't said."""
     if config.get_text_config(decoder=True) is not config:
         raise ModelError(
             f"{target} is a {config.model_type} model, which is made of more than text layers.",
@@ -126,41 +126,54 @@ def config_with(config: Any, kept: Sequence[int]) -> Any:
 
 
 def cut(target: str, model: Any, kept: Sequence[int]) -> None:
-    """Leave only some layers in a model, and tell its config.
-
-    Raises ModelError where a model made from the new config would have a layer of another kind
-    than the one that stays: such a directory would load and compute something else.
-    """
+    """Leave only some layers in a model, and tell its config."""
     layers = layers_of(target, model)
     config = config_with(model.config, kept)
-    with torch.device("meta"):
-        made = AutoModelForCausalLM.from_config(config).eval()
-    for at, (new, layer) in enumerate(zip(layers_of(target, made), kept, strict=True)):
-        ours, theirs = dict(_features(layers[layer])), dict(_features(new))
-        for name in sorted({*ours, *theirs}):
-            if ours.get(name) != theirs.get(name):
-                raise ModelError(
-                    f"Layer {layer} of {target} would be another one as layer {at}: {name} is "
-                    f"{theirs.get(name)} there, not {ours.get(name)}.",
-                    "Choose layers that keep its pattern, --keep for one.",
-                )
     for at in reversed(range(len(layers))):
         if at not in kept:
             del layers[at]
     model.config = config
 
 
-def _features(layer: Any) -> Iterator[tuple[str, object]]:
-    """What tells a layer's kind: shapes of its weights, and every plain setting of its parts."""
-    for name, weight in layer.state_dict().items():
+def check_config(target: str, model: Any, kept: Sequence[int]) -> None:
+    """Raise ModelError unless a model made from the new config has layers of the same kinds and
+    weights of the same shapes: else the directory would load and compute something else."""
+    with torch.device("meta"):
+        made = AutoModelForCausalLM.from_config(model.config).eval()
+    pairs = zip(kept, layers_of(target, model), layers_of(target, made), strict=True)
+    for at, (layer, one, other) in enumerate(pairs):
+        for name, ours, theirs in _differences(dict(_features(one)), dict(_features(other))):
+            raise ModelError(
+                f"Layer {layer} of {target} would be another one as layer {at}: {name} is "
+                f"{theirs} there, not {ours}.",
+                "Choose layers that keep its pattern, --keep for one.",
+            )
+    for name, ours, theirs in _differences(dict(_shapes(model)), dict(_shapes(made))):
+        raise ModelError(
+            f"{target} can't be made smaller: {name} would be {theirs} instead of {ours}.",
+            "Keep the vocabulary whole, or choose other layers.",
+        )
+
+
+def _differences(
+    ours: dict[str, object], theirs: dict[str, object]
+) -> Iterator[tuple[str, object, object]]:
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
+            yield name, ours.get(name), theirs.get(name)
+
+
+def _shapes(part: Any) -> Iterator[tuple[str, object]]:
+    for name, weight in part.state_dict().items():
         yield f"the shape of {name}", tuple(weight.shape)
+
+
+def _features(layer: Any) -> Iterator[tuple[str, object]]:
+    """What tells a layer's kind: shapes of its weights, and every simple setting of its parts."""
+    yield from _shapes(layer)
     for name, part in layer.named_modules():
         yield f"{name or 'the layer'}'s type", type(part).__name__
         for setting, value in vars(part).items():
-            baseline = value is None or isinstance(value, bool | int | float | str)
-            if (
-                baseline
-                and not setting.startswith("_")
-                and setting not in ("layer_idx", "training")
-            ):
+            simple = value is None or isinstance(value, bool | int | float | str)
+            if simple and not setting.startswith("_") and setting not in ("layer_idx", "training"):
                 yield f"{name}.{setting}".lstrip("."), value

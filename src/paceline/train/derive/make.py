@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from paceline.drafts.vocabulary import MAP_FILE, MAP_KIND, MAP_VERSION, vocabulary_digest
 from paceline.engines.load import resolve
@@ -24,7 +24,7 @@ from paceline.engines.transformers.load import (
 from paceline.engines.transformers.tokenizer import TransformersTokenizer
 from paceline.errors import ModelError, SettingError, unknown_name
 from paceline.train.derive import write
-from paceline.train.derive.layers import chosen_layers, cut, layer_count
+from paceline.train.derive.layers import check_config, chosen_layers, cut, layer_count
 from paceline.train.derive.vocabulary import (
     BytePairs,
     counted,
@@ -123,7 +123,7 @@ def derive(
     cut(target, model, kept)
     if trimmed is not None:
         _trim(model, trimmed.tokens)
-    _check_shapes(target, model)
+    check_config(target, model, kept)
     weights = list(model.parameters())
     made = DerivedModel(
         directory=place,
@@ -191,47 +191,24 @@ def _trim(model: Any, tokens: Sequence[int]) -> None:
     model.config = type(model.config).from_dict(fields)
 
 
-def _check_shapes(target: str, model: Any) -> None:
-    """Raise ModelError unless a model of the new config has just the weights that are there."""
-    with torch.device("meta"):
-        made = AutoModelForCausalLM.from_config(model.config)
-    ours, theirs = (
-        {name: tuple(weights.shape) for name, weights in side.state_dict().items()}
-        for side in (model, made)
-    )
-    for name in sorted({*ours, *theirs}):
-        if ours.get(name) != theirs.get(name):
-            raise ModelError(
-                f"{target} can't be made smaller: its weight {name} would have the shape "
-                f"{theirs.get(name)} instead of {ours.get(name)}.",
-                "Keep the vocabulary whole, or choose other layers.",
-            )
-
-
 def _write(
     fresh: Path, source: _Source, model: Any, made: DerivedModel, trimmed: _Vocabulary | None
 ) -> None:
-    generation = source.generation
+    generation, description = source.generation, None
     if trimmed is not None:
-        place = {token: at for at, token in enumerate(trimmed.tokens)}
-        generation = renumbered(generation, place)
-        _write_map(fresh, source, trimmed.tokens)
+        generation = renumbered(generation, {token: at for at, token in enumerate(trimmed.tokens)})
+        description, names = trimmed.description, TransformersTokenizer(source.tokenizer)
+        vocabulary_map = {
+            "kind": MAP_KIND,
+            "version": MAP_VERSION,
+            "target_tokens": names.size,
+            "target_digest": vocabulary_digest(names),
+            "ids": [token if token < names.size else -1 for token in trimmed.tokens],
+        }
+        (fresh / MAP_FILE).write_text(json.dumps(vocabulary_map) + "\n", encoding="utf-8")
     # What a target's file says may not pass the checks that transformers makes on saving.
     model.generation_config = GenerationConfig()
     model.save_pretrained(fresh)
     write.json_file(fresh / "generation_config.json", generation)
-    write.tokenizer(fresh, source.tokenizer, None if trimmed is None else trimmed.description)
-    licence = write.copy_licence(source.target, Path(source.name), fresh)
-    (fresh / "README.md").write_text(write.model_card(made, licence), encoding="utf-8")
-
-
-def _write_map(fresh: Path, source: _Source, tokens: Sequence[int]) -> None:
-    names = TransformersTokenizer(source.tokenizer)
-    document = {
-        "kind": MAP_KIND,
-        "version": MAP_VERSION,
-        "target_tokens": names.size,
-        "target_digest": vocabulary_digest(names),
-        "ids": [token if token < names.size else -1 for token in tokens],
-    }
-    (fresh / MAP_FILE).write_text(json.dumps(document) + "\n", encoding="utf-8")
+    write.tokenizer(fresh, source.tokenizer, description)
+    write.model_card(fresh, made, Path(source.name))

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from importlib.resources import files as package_files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,88 +117,54 @@ def _vocabulary(description: dict[str, Any]) -> dict[str, int]:
     return {**description["model"]["vocab"], **added}
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLicence:
-    """The terms of a model as far as they are known.
-
-    name     as its card or the catalogue gives it
-    files    copied beside the draft
-    """
-
-    name: str | None
-    files: tuple[str, ...] = ()
-
-
-def copy_licence(target: str, source: Path, fresh: Path) -> ModelLicence:
-    """The target's licence: its files are copied, its name is read from its model card."""
-    if target in CATALOG:
-        return ModelLicence(CATALOG[target].licence)
-    if not source.is_dir():
-        return ModelLicence(None)
-    files = [
-        path
-        for path in sorted(source.iterdir())
-        if path.is_file() and LICENCE_FILE.fullmatch(path.name)
-    ]
-    for path in files:
-        shutil.copyfile(path, fresh / path.name)
-    return ModelLicence(_licence_named(source / "README.md"), tuple(path.name for path in files))
-
-
-def _licence_named(model_card: Path) -> str | None:
-    """What a model card's front matter says under `license`."""
-    if not model_card.is_file():
-        return None
-    text = model_card.read_text(encoding="utf-8", errors="replace")
-    matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
-    found = (
-        re.search(r"^license:[ \t]*([\w.+-]+)[ \t]*$", matter[1], re.MULTILINE) if matter else None
-    )
-    return found[1] if found else None
-
-
-def model_card(made: DerivedModel, licence: ModelLicence) -> str:
-    """Markdown, with the front matter that model hubs read."""
+def model_card(fresh: Path, made: DerivedModel, source: Path) -> None:
+    """Write a model card with the front matter that model hubs read, and copy the target's licence
+    files beside it."""
+    licence, files = _licence(made.target, source, fresh)
     name = re.split(r"[\\/]", made.target.rstrip("\\/"))[-1]
-    matter = [f"license: {licence.name}"] if re.fullmatch(r"[\w.+-]+", licence.name or "") else []
+    matter = [f"license: {licence}"] if re.fullmatch(r"[\w.+-]+", licence or "") else []
     if re.fullmatch(r"[\w.-]+/[\w.-]+", made.target) and not Path(made.target).exists():
         matter.append(f"base_model: {made.target}")
-    front = "\n".join(["---", *matter, "library_name: transformers", "---"])
-    use = (
-        "Its vocabulary is the target's, so any engine that drafts with a model can use it as one."
-    )
+    use = "Its vocabulary is the target's, so any engine that drafts with a model can use it."
     if made.covered is not None:
-        use = (
-            "Its tokens have numbers of their own: `vocabulary_map.json` gives the target's number "
-            "of each. Paceline\nreads it; another engine must be able to draft with a model of "
-            f"another vocabulary.\nOf the corpus it was made with, {made.covered:.1%} of the "
-            "tokens are kept."
-        )
-    terms = f"{name} is under {licence.name}" if licence.name else f"The terms are those of {name}"
-    files = f", see {', '.join(licence.files)}" if licence.files else ""
-    return f"""\
-{front}
+        use = CUT.format(covered=made.covered)
+    terms = f"{name} is under {licence}" if licence else f"The terms are those of {name}"
+    text = (package_files("paceline.train.derive") / "model_card.md").read_text(encoding="utf-8")
+    card = text.format(
+        front="\n".join([*matter, "library_name: transformers"]),
+        name=name,
+        version=paceline.__version__,
+        layers=", ".join(map(str, made.layers)),
+        made=made,
+        millions=made.parameters / 1e6,
+        millions_of=made.parameters_of / 1e6,
+        use=use,
+        terms=f"{terms}, see {', '.join(files)}" if files else terms,
+    )
+    (fresh / "README.md").write_text(card, encoding="utf-8")
 
-# A draft for {name}
 
-Made from {name} by Paceline {paceline.__version__}, to draft for it in speculative decoding.
+CUT = """\
+Its tokens have ids of their own: `vocabulary_map.json` gives the target's id of each. Paceline
+reads it; another engine must be able to draft with a model of another vocabulary. Of the corpus it
+was made with, {covered:.1%} of the tokens are kept."""
 
-- Layers {", ".join(map(str, made.layers))} (from 0) of {made.layers_of}.
-- {made.tokens:,} tokens of {made.tokens_of:,}.
-- {made.parameters / 1e6:.1f} million parameters of {made.parameters_of / 1e6:.1f} \
-million, in {made.dtype}.
 
-It was not trained after that: what it writes by itself is worth little.
-
-## Use
-
-```
-paceline generate {name} -d {made.directory.name}
-```
-
-{use}
-
-## Licence
-
-{terms}{files}. The weights are {name}'s, so its terms hold for them.
-"""
+def _licence(target: str, source: Path, fresh: Path) -> tuple[str | None, list[str]]:
+    """What the terms of the target are called by the catalogue or its model card, and the names of
+    its licence files, which are copied."""
+    if target in CATALOG:
+        return CATALOG[target].licence, []
+    if not source.is_dir():
+        return None, []
+    files = [path for path in sorted(source.iterdir()) if LICENCE_FILE.fullmatch(path.name)]
+    files = [path for path in files if path.is_file()]
+    for path in files:
+        shutil.copyfile(path, fresh / path.name)
+    named, card = None, source / "README.md"
+    if card.is_file():
+        text = card.read_text(encoding="utf-8", errors="replace")
+        matter = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
+        line = r"^license:[ \t]*([\w.+-]+)[ \t]*$"
+        named = re.search(line, matter[1], re.MULTILINE) if matter else None
+    return named[1] if named else None, [path.name for path in files]
