@@ -134,7 +134,7 @@ def test_a_checkpoint_of_another_fit_is_refused(llama, texts, tmp_path: Path) ->
         fit(other, texts, path, SETTINGS)
     other.close()
     path.write_bytes(b"half a file")
-    with pytest.raises(DataError, match="no checkpoint of a fit"):
+    with pytest.raises(DataError, match="not a fit.s checkpoint"):
         fit(llama, texts, path)
 
 

@@ -8,13 +8,14 @@ whichever state of both had the best acceptance on text that was held out.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from paceline.engines.base import Job
@@ -25,7 +26,7 @@ from paceline.errors import DataError, SettingError
 from paceline.train.texts import Text
 
 Tensor = Any
-KIND = "paceline exit head, being fitted"
+KIND, VERSION = "paceline exit head, being fitted", 1
 HOLD_OUT = 5
 """One prompt of so many is held out, or one text of so many where there are fewer prompts."""
 
@@ -122,12 +123,8 @@ class HeadFit:
         states: list[tuple[Tensor, Tensor]] = []
         exit_at, last = self.settings.layers, self.target["layers"]
         for text in self.texts:
-            sequence = engine.open()
-            try:
-                with self._stack.noting() as noted:
-                    engine.score([Job(sequence, [*text.prompt, *text.output[:-1]])])
-            finally:
-                sequence.close()
+            with closing(engine.open()) as sequence, self._stack.noting() as noted:
+                engine.score([Job(sequence, [*text.prompt, *text.output[:-1]])])
             first = len(text.prompt) - 1
             # Clones, because tensors of inference mode take part in no gradient.
             behind, whole = (torch.cat(noted[at])[first:].clone() for at in (exit_at, last))
@@ -224,7 +221,7 @@ class HeadFit:
         document = {
             "kind": KIND,
             "fit": self._fit(),
-            "texts": json.dumps([asdict(text) for text in self.texts]),
+            "texts": msgspec.json.encode(self.texts).decode(),
             "progress": {name: getattr(self._done, name) for name in Progress.__slots__},
         }
         try:
@@ -238,7 +235,7 @@ class HeadFit:
 
     def _fit(self) -> dict[str, Any]:
         target = {f"target's {name}": value for name, value in self.target.items()}
-        return {**asdict(self.settings), **target, "text": self.source}
+        return {"version": VERSION, **asdict(self.settings), **target, "text": self.source}
 
     def _read(self) -> tuple[list[Text], Progress] | None:
         """The checkpoint of this very fit; None if there is none."""
@@ -249,13 +246,10 @@ class HeadFit:
             document = torch.load(self.checkpoint, weights_only=True)
             if document["kind"] != KIND:
                 raise KeyError("kind")
-            texts = [
-                Text(t["prompt_id"], tuple(t["prompt"]), tuple(t["output"]))
-                for t in json.loads(document["texts"])
-            ]
+            texts = msgspec.json.decode(document["texts"], type=list[Text])
             progress, fit = Progress(**document["progress"]), document["fit"]
         except Exception as error:  # torch.load raises what the bytes lead it to
-            raise DataError(f"{self.checkpoint} is no checkpoint of a fit.", hint) from error
+            raise DataError(f"{self.checkpoint} is not a fit's checkpoint.", hint) from error
         for name, value in self._fit().items():
             if fit.get(name) != value:
                 raise DataError(

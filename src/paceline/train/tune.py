@@ -8,9 +8,9 @@ Jamieson and Talwalkar 2016), which is measured on all.
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -91,13 +91,8 @@ class Tuner:
         self._budget_s, self._began = budget_s, perf_counter()
         if len(self._stack.layers) < 2:
             raise SettingError(f"{engine.model} has one layer.", "There is nothing to leave out.")
-        self.result = TuneResult(
-            engine.metadata(),
-            workload.name,
-            sampling or Sampling(),
-            max_tokens,
-            len(self._stack.layers),
-        )
+        layers, how = len(self._stack.layers), sampling or Sampling()
+        self.result = TuneResult(engine.metadata(), workload.name, how, max_tokens, layers)
 
     def run(self) -> TuneResult:
         """Search until the budget is over. An interrupt leaves `result` as far as it came.
@@ -109,11 +104,9 @@ class Tuner:
         self._seconds = self._step_seconds()
         texts = self._texts()
         self._look(texts)
-        for prompts, some in self._rungs():
-            try:
+        with suppress(_OverError):
+            for prompts, some in self._rungs():
                 self._measure(some, self._first(prompts), SHARES[2])
-            except _OverError:
-                break
         self._measure_best()
         self.result.complete = True
         return self.result
@@ -132,8 +125,8 @@ class Tuner:
         parts: list[Engine] = [self._part((0,)), self.engine]
         context = [token % self.engine.vocabulary_size for token in range(32)]
         taken: list[list[float]] = [[], []]
-        with contextlib.ExitStack() as stack:
-            held = [stack.enter_context(contextlib.closing(part.open())) for part in parts]
+        with ExitStack() as stack:
+            held = [stack.enter_context(closing(part.open())) for part in parts]
             for _ in range(8):
                 for part, sequence, times in zip(parts, held, taken, strict=True):
                     began = perf_counter()
@@ -153,13 +146,8 @@ class Tuner:
     def _texts(self) -> list[tuple[list[int], int]]:
         """Text that the target wrote, each with where its output begins. At least one."""
         texts: list[tuple[list[int], int]] = []
-        written = write_texts(
-            self.engine,
-            self.workload,
-            [self.result.sampling],
-            max_tokens=self.result.max_tokens,
-        )
-        for _, some in written:
+        how, most = [self.result.sampling], self.result.max_tokens
+        for _, some in write_texts(self.engine, self.workload, how, max_tokens=most):
             for text in some:
                 whole = [*text.prompt, *text.output][-TEXT_TOKENS:]
                 texts.append((whole, max(1, len(whole) - len(text.output))))
@@ -181,14 +169,12 @@ class Tuner:
                 self._add(candidate)
             seen = {candidate.kept for candidate in found}
             chosen = random.Random(0)
-            try:
+            with suppress(_OverError):
                 for kept in self._proposals(chosen):
-                    self._check(SHARES[1], f"{self.result.looked_at} settings looked at")
+                    self._check(SHARES[1], f"{self.result.looked_at} settings tried")
                     if kept not in seen:
                         seen.add(kept)
                         self._add(Candidate(kept, None, self._agreement(kept, texts, wanted)))
-            except _OverError:
-                pass
 
     def _add(self, candidate: Candidate) -> None:
         """With its estimate. Those of which nothing can come are forgotten, so that memory and file
@@ -238,21 +224,15 @@ class Tuner:
                 candidate.agreement += shared / len(texts)
                 self.on_progress(min(1.0, self._spent()), "exits")
         way = "sampled" if self.result.sampling.temperature else "greedy"
-        heads = [
-            Candidate(
-                tuple(range(file.layers)), path, file.report["held_out_acceptance_after"][way]
-            )
-            for path, file in self.heads.items()
-        ]
-        return wanted, [*exits, *heads]
+        for path, file in self.heads.items():
+            agreement = file.report["held_out_acceptance_after"][way]
+            exits.append(Candidate(tuple(range(file.layers)), path, agreement))
+        return wanted, exits
 
     def _score(self, tokens: list[int], rows: int = 1) -> Any:
         """Logits of a text's last rows, before temperature: float32, shape (rows, vocabulary)."""
-        sequence = self.engine.open()
-        try:
+        with closing(self.engine.open()) as sequence:
             [logits] = self.engine.score([Job(sequence, tokens, rows)])
-        finally:
-            sequence.close()
         return logits
 
     def _agreement(
@@ -291,9 +271,8 @@ class Tuner:
         for _ in range(100 * layers):
             sets = [c for c in self.result.candidates if c.head is None]
             best = max(sets, key=lambda c: c.estimate)
-            changed = {*best.kept} ^ {
-                chosen.randrange(layers) for _ in range(chosen.choice((1, 2)))
-            }
+            changed = {chosen.randrange(layers) for _ in range(chosen.choice((1, 2)))}
+            changed ^= {*best.kept}
             if 0 < len(changed) < layers:
                 yield tuple(sorted(changed))
 
@@ -309,7 +288,7 @@ class Tuner:
             some, prompts = some[: (len(some) + 1) // 2], 2 * prompts
 
     def _starters(self) -> list[Candidate]:
-        """The candidates that promise most, among them every head and the best plain exit."""
+        """The candidates that promise most, among them every head and the best exit without one."""
         ranked = sorted(self.result.candidates, key=lambda c: -c.estimate)
         exits = [c for c in ranked if c.head is None and c.kept == tuple(range(len(c.kept)))]
         first = [*(c for c in ranked if c.head is not None), *exits[:1]]
@@ -319,13 +298,11 @@ class Tuner:
         return replace(self.workload, prompts=self.workload.prompts[:prompts])
 
     def _measure(self, some: list[Candidate], workload: Workload, share: float) -> None:
-        """Measured speed of candidates beside plain, interleaved, under the policy by estimated
-        costs, which it corrects while decoding."""
+        """Measured speed of candidates beside the baseline, interleaved, under the policy by
+        estimated costs, which it corrects while decoding."""
         drafts = {str(at): EarlyExitDraft(self._part(c.kept, c.head)) for at, c in enumerate(some)}
-        configurations = [
-            self._configuration(name, draft, self._scaled(draft)) for name, draft in drafts.items()
-        ]
-        result = self._bench(configurations, workload, share)
+        priced = [self._configuration(name, d, self._scaled(d)) for name, d in drafts.items()]
+        result = self._bench(priced, workload, share)
         for name, candidate in zip(drafts, some, strict=True):
             ratio = result.comparison(name).ratio()
             if ratio is not None:
@@ -340,18 +317,13 @@ class Tuner:
         assert best is not None, "all exits were looked at"
         draft = EarlyExitDraft(self._part(best.kept, best.head))
         costs = gather_costs(self.engine, {"best": draft}, on_measure=self._on_measure)
-        result = self._bench(
-            [self._configuration("best", draft, costs)],
-            self.workload,
-            1.0,
-            self._keep_final,
-            whole=True,
-        )
+        configuration = self._configuration("best", draft, costs)
+        result = self._bench([configuration], self.workload, 1.0, self._keep_final, whole=True)
         if not result.runs:
+            reasons = " ".join(f"{id}: {why}" for id, why in result.failed.items())
             raise DataError(
-                f"No prompt of {self.workload.name} could be measured. "
-                f"{' '.join(f'{id}: {why}' for id, why in result.failed.items())}",
-                "Mend that and run it again.",
+                f"No prompt of {self.workload.name} could be measured. {reasons}",
+                "Correct that and run it again.",
             )
 
     def _keep_final(self, bench: BenchResult) -> None:
@@ -378,11 +350,8 @@ class Tuner:
     ) -> BenchResult:
         sampling, most = self.result.sampling, self.result.max_tokens
         every = with_baseline(configurations)
-        result = BenchResult(
-            header_of(self.engine, every, workload, max_tokens=most, sampling=sampling)
-        )
-
-        done = count(1)
+        header = header_of(self.engine, every, workload, max_tokens=most, sampling=sampling)
+        result, done = BenchResult(header), count(1)
 
         def look(prompt: str, _: str) -> None:
             # The last one is measured on whole prompts, and on one in any case.
@@ -390,18 +359,10 @@ class Tuner:
             must = whole and not ended
             self._check(float("inf") if must else share, f"measuring on {prompt}")
 
+        asked = {"max_tokens": most, "sampling": sampling, "result": result}
         try:
-            run_bench(
-                self.engine,
-                configurations,
-                workload,
-                max_tokens=most,
-                sampling=sampling,
-                on_progress=look,
-                result=result,
-            )
-        except _OverError:
-            pass
+            with suppress(_OverError):
+                run_bench(self.engine, configurations, workload, on_progress=look, **asked)
         finally:
             if result.runs:
                 keep(result)
@@ -418,16 +379,12 @@ class Tuner:
         """The target's costs, and for the part the same times what a row of it takes of one of the
         target's: enough to begin with."""
         share = self._seconds(len(draft.engine.kept)) / self._seconds(self.result.layers)
-        points = tuple(
-            replace(
-                point,
-                seconds=share * point.seconds,
-                low=None if point.low is None else share * point.low,
-                high=None if point.high is None else share * point.high,
-            )
-            for point in self._costs.points
-        )
-        part = replace(self._costs, points=points, feeds=(), drafts={})
+        points = []
+        for point in self._costs.points:
+            times = {name: getattr(point, name) for name in ("seconds", "low", "high")}
+            scaled = {name: time and share * time for name, time in times.items()}
+            points.append(replace(point, **scaled))
+        part = replace(self._costs, points=tuple(points), feeds=(), drafts={})
         return replace(self._costs, drafts={"part": part})
 
 

@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -47,6 +47,11 @@ class ProfileCell(NamedTuple):
     context: int
     feed: bool = False
 
+    @property
+    def weight(self) -> int:
+        """Its share of the work, for progress."""
+        return self.sequences * self.width + 2
+
 
 @dataclass(slots=True)
 class Timings:
@@ -61,8 +66,12 @@ class Timings:
         """Whether one row of one sequence was measured, without which there are no costs."""
         return any(c.sequences == c.width == 1 and not c.feed for c in self.seconds)
 
+    def add(self, cell: ProfileCell, seconds: float) -> None:
+        """One more forward."""
+        self.seconds.setdefault(cell, []).append(seconds)
+
     def costs(self, key: dict[str, Any]) -> Costs:
-        """Raises DataError without `has_base`."""
+        """What they say of costs. Raises DataError without `has_base`."""
         points, feeds = [], []
         for cell, taken in sorted(self.seconds.items()):
             low, middle, high = _quartiles(taken)
@@ -99,14 +108,19 @@ def measure_costs(
     """
     context = _context(engine)
     plan = _plan(engine, len(context), quick, feeds)
-    work = _Progress(on_progress, sum(c.sequences * c.width + 2 for c in plan) * sweeps)
-    held = engine.open()
-    try:
+    total, done = sweeps * sum(cell.weight for cell in plan), 0
+
+    def advance(cell: ProfileCell) -> None:
+        nonlocal done
+        done += cell.weight
+        on_progress(min(0.99, done / total))
+
+    with closing(engine.open()) as held:
         engine.score([Job(held, context)])
         for width in (1, max(cell.width for cell in plan)):  # warms up
             _forward(engine, [held], width, context)
         for sweep in range(sweeps):
-            _sweep(engine, held, plan, context, samples, work)
+            _sweep(engine, held, plan, context, samples, advance)
             if sweep == 0 and quick:
                 plan += _wider(samples, plan, engine)
             if sweep == 1 and not quick and sweeps > 2:
@@ -115,9 +129,7 @@ def measure_costs(
             unsure = [cell for cell in {*plan} if _spread(samples.seconds[cell]) > _STEADY]
             if not unsure:
                 break
-            _sweep(engine, held, unsure, context, samples, work)
-    finally:
-        held.close()
+            _sweep(engine, held, unsure, context, samples, advance)
     if not quick:
         _measure_long(engine, context, samples, sweeps)
     _measure_overhead(engine, context, samples)
@@ -140,19 +152,8 @@ def _quartiles(taken: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-@dataclass(slots=True)
-class _Progress:
-    say: Callable[[float], None]
-    total: int
-    done: int = 0
-
-    def add(self, cell: ProfileCell) -> None:
-        self.done += cell.sequences * cell.width + 2
-        self.say(min(0.99, self.done / self.total))
-
-
 def _context(engine: Engine) -> list[int]:
-    """Tokens of a plain text, repeated to the length that is measured after."""
+    """Tokens of a short text, repeated to the length that is measured after."""
     try:
         tokens = engine.tokenizer.encode("the boat left the harbour at dawn and came back at dusk ")
     except PacelineError:
@@ -185,22 +186,18 @@ def _sweep(
     plan: Sequence[ProfileCell],
     context: list[int],
     samples: Timings,
-    work: _Progress,
+    advance: Callable[[ProfileCell], None],
 ) -> None:
     """Every cell once, in random order among those of as many sequences."""
     for count in sorted({cell.sequences for cell in plan}):
         cells = [cell for cell in plan if cell.sequences == count]
         random.Random().shuffle(cells)  # the caller's own stream is not ours
         with ExitStack() as stack:
-            sequences = [held]
-            for _ in range(count - 1):
-                twin = held.fork()
-                stack.callback(twin.close)
-                sequences.append(twin)
+            forks = (held.fork() for _ in range(count - 1))
+            sequences = [held, *(stack.enter_context(closing(fork)) for fork in forks)]
             for cell in cells:
-                taken = _forward(engine, sequences, cell.width, context, feed=cell.feed)
-                samples.seconds.setdefault(cell, []).append(taken)
-                work.add(cell)
+                samples.add(cell, _forward(engine, sequences, cell.width, context, feed=cell.feed))
+                advance(cell)
 
 
 def _forward(
@@ -250,15 +247,13 @@ def _measure_long(engine: Engine, context: list[int], samples: Timings, sweeps: 
     if engine.capabilities.context_size < LONG + max(WIDTHS_OF_LONG):
         return
     long = [context[i % len(context)] for i in range(LONG)]
-    sequence = engine.open()
-    try:
+    with closing(engine.open()) as sequence:
         engine.score([Job(sequence, long)])
         for _ in range(sweeps):
             for width in WIDTHS_OF_LONG:
-                taken = _forward(engine, [sequence], width, context)
-                samples.seconds.setdefault(ProfileCell(1, width, LONG), []).append(taken)
-    finally:
-        sequence.close()
+                samples.add(
+                    ProfileCell(1, width, LONG), _forward(engine, [sequence], width, context)
+                )
 
 
 def _measure_overhead(engine: Engine, context: list[int], samples: Timings) -> None:
@@ -276,13 +271,10 @@ def _measure_overhead(engine: Engine, context: list[int], samples: Timings) -> N
 
 
 VERSIONS = (
-    "llama_cpp_python",
-    "llama_cpp",
-    "torch_version",
-    "transformers_version",
-    "openvino_version",
+    *("llama_cpp_python", "llama_cpp"),
+    *("torch_version", "transformers_version", "openvino_version"),
 )
-"""Facts of engines that name a version; another one has other costs."""
+"""Metadata of engines that names a version; another one has other costs."""
 
 
 def costs_key(engine: Engine) -> dict[str, Any]:
@@ -309,19 +301,15 @@ def _fingerprint(engine: Engine) -> str:
     if engine.place is None:
         digest.update(engine.model.encode())
     else:
-        for file in _files(engine.place):
+        wanted = (".json", ".safetensors", ".gguf", ".bin")
+        files = [engine.place]
+        if engine.place.is_dir():
+            files = sorted(file for file in engine.place.iterdir() if file.suffix in wanted)
+        for file in filter(Path.is_file, files):
             digest.update(f"{file.name} {file.stat().st_size}".encode())
             with file.open("rb") as opened:
                 digest.update(opened.read(1 << 20))
     return digest.hexdigest()[:16]
-
-
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_dir():
-        wanted = (".json", ".safetensors", ".gguf", ".bin")
-        yield from sorted(p for p in path.iterdir() if p.is_file() and p.suffix in wanted)
-    elif path.is_file():
-        yield path
 
 
 def cache_file(key: dict[str, Any]) -> Path:
