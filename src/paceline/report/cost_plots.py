@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from paceline.report.plots import drawn_scopes, shares_of
 from paceline.report.summary import BenchSummary, Group
 
 _LEAST_SAMPLES = 5
+_Quartiles = tuple[float, float, float, int]
 
 
 # Width.
@@ -87,9 +89,7 @@ def width_cost(summary: BenchSummary, group: Group) -> Plot | None:
         {
             "width": str(width),
             "r(w), costs": number(recorded.get(width)),
-            "r(w), this run": "{1:.2f} ({3:,} rounds)".format(*measured[width])
-            if width in measured
-            else NONE,
+            "r(w), this run": _rounds_words(measured.get(width)),
             **{names[place]: percent(chosen[place][1].get(width, 0), 1) for place in chosen},
         }
         for width in widths
@@ -103,9 +103,11 @@ def width_cost(summary: BenchSummary, group: Group) -> Plot | None:
     )
 
 
-def _measured_widths(
-    summary: BenchSummary, group: Group
-) -> dict[int, tuple[float, float, float, int]]:
+def _rounds_words(found: _Quartiles | None) -> str:
+    return "{1:.2f} ({3:,} rounds)".format(*found) if found else NONE
+
+
+def _measured_widths(summary: BenchSummary, group: Group) -> dict[int, _Quartiles]:
     """Quartiles of this run's passes by width over the median of width 1, and how many there were;
     from the rounds of all the group's configurations: they share an engine."""
     seconds: dict[int, list[float]] = defaultdict(list)
@@ -153,12 +155,8 @@ class _Spot:
 def break_even(summary: BenchSummary, group: Group) -> Plot | None:
     """What a round costs over what it gives, a mark for each configuration and category."""
     drawn, more = drawn_scopes(summary, group)
-    scopes = summary.scopes(group)
-    found = [
-        _spot(summary, group, place, scope)
-        for place in range(len(group.drafted))
-        for scope in scopes
-    ]
+    places, scopes = range(len(group.drafted)), summary.scopes(group)
+    found = [_spot(summary, group, place, scope) for place in places for scope in scopes]
     spots = [spot for spot in found if spot is not None]
     if not spots:
         return None
@@ -166,10 +164,8 @@ def break_even(summary: BenchSummary, group: Group) -> Plot | None:
     def draw() -> Any:
         body, room = 3.6, 0.2  # above the panel, for labels of lines that leave it there
         names = {spot.place: canvas.label(spot.one.title) for spot in spots}
-        figure = canvas.figure(
-            body, right=0.85, top=canvas.legend_height(list(names.values())) + room
-        )
-        panel = figure.subplots()
+        told = canvas.legend_height(list(names.values()))
+        panel = canvas.figure(body, right=0.85, top=told + room).subplots()
         across = max(1.6, 1.06 * max(spot.cost for spot in spots))
         up = max(1.6, 1.08 * max(spot.tokens for spot in spots))
         left = min(0.8, 0.94 * min(spot.cost for spot in spots))
@@ -222,13 +218,10 @@ def _spot(summary: BenchSummary, group: Group, place: int, category: str | None)
 def _draw_spots(panel: Any, place: int, name: str, spots: Sequence[_Spot]) -> Any:
     mine = [spot for spot in spots if spot.place == place]
     whole = [spot for spot in mine if spot.category is None] or mine
-    look = canvas.nth_style(place)
+    parts, look = [spot for spot in mine if spot not in whole], canvas.nth_style(place)
     common = {"color": look.color, "marker": look.marker, "linestyle": "none", "zorder": 3}
     for some, marks in (
-        (
-            [spot for spot in mine if spot not in whole],
-            {"markersize": 6, "markerfacecolor": "none"},
-        ),
+        (parts, {"markersize": 6, "markerfacecolor": "none"}),
         (whole, {"markersize": 10, "markeredgecolor": canvas.PAPER, "label": name}),
     ):
         xs, ys = [spot.cost for spot in some], [spot.tokens for spot in some]
@@ -286,7 +279,8 @@ def plot_speed_up(plan: BreakEven, path: Path) -> None:
         figsize=(6.4 * columns, 0.7 + 4.5 * rows), facecolor="white", layout="constrained"
     )
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
-    figure.suptitle(f"When does drafting pay?\n{target_words(plan.costs)}", fontsize=13)
+    target = fill(target_words(plan.costs), 64 * columns)
+    figure.suptitle(f"When does drafting pay?\n{target}", fontsize=13)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel, draft in zip(panels, plan.drafts, strict=False):
         _draw(panel, draft, plan.acceptances)

@@ -67,12 +67,10 @@ def _causes(summary: Summary, name: str) -> Row:
     found = [run.first_difference for run in summary.runs(name) if run.first_difference]
     numeric = sum(difference.numeric for difference in found)
     rest = len(found) - numeric
+    otherwise = Cell(str(rest), marks=(FAULT,) if rest and not one.lossy else ())
     return {
         "differ by rounding": str(numeric) if one.greedy else NONE,
-        "otherwise": Cell(str(rest), marks=(FAULT,) if rest and not one.lossy else ())
-        if one.greedy
-        else NONE,
-        "verifier": one.verifier or NONE,
+        "otherwise": otherwise if one.greedy else NONE,
     }
 
 
@@ -114,16 +112,14 @@ def _differences(summary: BenchSummary, group: Group) -> Table | None:
         for run in summary.runs(one.name)
         if run.first_difference is not None
     ]
-    repeats = summary.result.header.repeats
+    repeats, ended = summary.result.header.repeats, "the baseline had ended"
     found.sort(key=lambda each: (each[2].numeric, -(each[2].margin or 0.0)))
     rows: list[Row] = [
         {
             "prompt": f"{run.id} (repeat {run.repeat})" if repeats > 1 else run.id,
             "configuration": summary.cell(one),
             "output token": str(first.position),
-            "top-2 gap": "the baseline had ended"
-            if first.margin is None
-            else number(first.margin, ".3g"),
+            "top-2 gap": ended if first.margin is None else f"{first.margin:.3g}",
             "movement": number(first.movement, ".3g"),
             "cause": "numeric" if first.numeric else Cell("", marks=(FAULT,)),
         }
