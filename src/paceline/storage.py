@@ -259,6 +259,6 @@ def _value_at(data: Any, where: str) -> Any:
             data = msgspec.json.decode(data)
         for key in re.findall(r"[^.\[\]]+", where):
             data = data[int(key) if isinstance(data, list) else key]
-    except (LookupError, ValueError, TypeError):
+    except (LookupError, ValueError, TypeError, RecursionError):
         return None
     return data

@@ -68,7 +68,7 @@ def families(draw: st.DrawFn) -> tuple[str, list[str]]:
             lines.append(f"{written}{tail}{told}{draw(blanks)}{draw(values)}{draw(stamps)}")
             found.append(f"{written}{tail}")
     if draw(st.booleans()):
-        lines.append(draw(st.sampled_from(["", "# a remark", "#"])))
+        lines.append(draw(st.sampled_from(["", "# a comment", "#"])))
     return "\n".join(lines), found
 
 

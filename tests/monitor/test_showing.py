@@ -108,17 +108,20 @@ HEADER = json.dumps(WindowFileHeader(("a",), "vLLM").as_json()) + "\n"
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "is not a file of recorded windows"),
-        ("{}\n", "is not a file of recorded windows"),
-        ("hello\n", "is not a file of recorded windows"),
-        ('{"kind":"paceline watch windows","version":9}\n', "of version 9"),
-        ('{"kind":"paceline watch windows","version":2}\n', "doesn't say whose"),
-        (HEADER.replace('["a"]', "[1]"), "doesn't say whose"),
+        ("", "is not a paceline watch windows file"),
+        ("{}\n", "is not a paceline watch windows file"),
+        ("hello\n", "is not JSON"),
+        ('{"kind":"paceline watch windows","version":9}\n', "has version 9"),
+        (
+            '{"kind":"paceline watch windows","version":2}\n',
+            "can't be read: Object missing required field `pages`",
+        ),
+        (HEADER.replace('["a"]', "[1]"), r"can't be read: pages\[0\] is 1: expected `str`"),
         (HEADER, "holds no window yet"),
-        (HEADER + '{"a":1}\n', "line 2 is not a window"),
-        (HEADER + "[]\n", "line 2 is not a window"),
-        (HEADER + "[" * 100_000 + "\n", "line 2 is not a window"),
-        ("[" * 100_000 + "\n", "is not a file of recorded windows"),
+        (HEADER + '{"a":1}\n', "line 2 can't be read"),
+        (HEADER + "[]\n", "line 2 can't be read"),
+        (HEADER + "[" * 100_000 + "\n", "line 2 can't be read"),
+        ("[" * 100_000 + "\n", "is not JSON"),
     ],
 )
 def test_other_files_are_refused_by_name(tmp_path: Path, text: str, why: str) -> None:
@@ -155,7 +158,7 @@ def test_windows_with_what_is_no_number_are_refused(
     inner[place[-1]] = value
     path = tmp_path / "x.jsonl"
     path.write_text(f"{HEADER}{json.dumps(row)}\n", encoding="utf-8")
-    with pytest.raises(DataError, match="line 2 is not a window"):
+    with pytest.raises(DataError, match=r"line 2 (can't be read|is not JSON)"):
         read_windows(path)
 
 

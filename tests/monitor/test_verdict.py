@@ -130,7 +130,7 @@ def test_another_load_is_no_comparison() -> None:
     assert judge(window(0), baseline=[crowded(baseline, 3), baseline]).state == "paying"
 
 
-def test_twins_that_give_as_many_tokens_have_the_same_traffic() -> None:
+def test_a_server_and_its_control_that_give_as_many_tokens_have_the_same_traffic() -> None:
     """The slower one has more requests open at once: that is its fault, and no other load."""
     on, off = window(0, cost=1.2, seconds=60), window(1, drafts=False, seconds=60)
     busy = crowded(replace(off, total=replace(off.total, generated=on.tokens)), 3)
@@ -412,7 +412,7 @@ def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     assert 930 <= held <= 1000
 
 
-def test_what_disturbs_twins_alike_is_taken_out() -> None:
+def test_what_disturbs_a_server_and_its_control_alike_is_taken_out() -> None:
     shared = np.random.default_rng(1).uniform(0.5, 2, 12)
     ones = (100.0,) * 12
     over, under = Sums(tuple(3 * shared), ones), Sums(tuple(2 * shared), ones)

@@ -182,7 +182,7 @@ def test_a_body_shorter_than_promised_is_cut_off() -> None:
         server.server_close()
 
 
-def test_a_twin_is_read_at_the_same_moments() -> None:
+def test_a_control_server_is_read_at_the_same_moments() -> None:
     with serving(metrics=Pages()) as control:
         (window,), _, [seen] = windows(Pages(), control=f"{control.url}/metrics")
     assert seen.control is not None

@@ -1,7 +1,6 @@
 """The draft counters of vLLM, SGLang, TensorRT-LLM and llama.cpp's server in one form.
 
-Each server counts something a little different under a similar name; `Dialect.says` puts into words
-what. A figure that a server doesn't count is None, never 0.
+`Dialect.says` puts into words what each counts. What a server doesn't count is None, never 0.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ class Counters:
 
     drafts … engine_steps   as `Dialect` has them
     by position    accepted (drafted) tokens at each position of a draft, from its first on; empty
-                   where the server doesn't count them
+                   where they aren't counted
     sequences      in forwards of the whole batch, over `engine_steps`
     started_s      when the server's process started, if it tells; Unix time
     """
@@ -79,7 +79,7 @@ class Counters:
 
     @property
     def s_per_token(self) -> float | None:
-        """Seconds between tokens of an answer over those tokens; the prompt's is left out where the
+        """Seconds between tokens of an answer over those tokens, without the prompt's where the
         server counts answers."""
         return _over(self.timed_s, self.timed_tokens)
 
@@ -90,8 +90,8 @@ class Counters:
 
     @property
     def accepted_at(self) -> tuple[float, ...]:
-        """By position, the share of drafted rounds whose token there was accepted. Empty if the
-        server doesn't count it."""
+        """By position, the share of drafted rounds whose token there was accepted; empty if it
+        isn't counted."""
         return tuple(n / self.drafts for n in self.accepted_by_position) if self.drafts else ()
 
     def __add__(self, other: Counters) -> Counters:
@@ -126,11 +126,7 @@ def _over(top: float | None, bottom: float | None) -> float | None:
 
 
 def _add(ours: tuple[float, ...], theirs: tuple[float, ...], sign: int) -> tuple[float, ...]:
-    length = max(len(ours), len(theirs))
-    pad = (0.0,) * length
-    return tuple(a + sign * b for a, b in zip((*ours, *pad), (*theirs, *pad), strict=False))[
-        :length
-    ]
+    return tuple(a + sign * b for a, b in zip_longest(ours, theirs, fillvalue=0.0))
 
 
 SeriesKey = tuple[str, tuple[tuple[str, str], ...]]
@@ -212,12 +208,12 @@ class ServerMetrics:
         return []
 
     def _total(self, names: Names) -> float | None:
-        values = [sample.value for sample in self._found(names)]
-        return sum(values, 0.0) if values else None
+        found = self._found(names)
+        return sum((sample.value for sample in found), 0.0) if found else None
 
     def _mean(self, names: Names) -> float | None:
-        values = [sample.value for sample in self._found(names)]
-        return sum(values) / len(values) if values else None
+        found = self._found(names)
+        return sum(sample.value for sample in found) / len(found) if found else None
 
     def _at(self, names: Names) -> tuple[float, ...]:
         places: dict[int, float] = {}
@@ -277,8 +273,8 @@ _TELLING = ("engine", "worker_id", "dp_rank", "page", "position", "token_positio
 
 
 def restarted(before: Counters, after: Counters) -> bool:
-    """Whether the server restarted in between, so that a difference would mean nothing: its process
-    is another, or a counter fell or vanished."""
+    """Whether the server restarted in between: its process is another, or a counter fell or
+    vanished."""
     if before.started_s != after.started_s or before.server not in (None, after.server):
         return True  # a page may have no names of a server that was never asked
     before = _as_counted(before, after)

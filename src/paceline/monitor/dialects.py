@@ -14,16 +14,8 @@ Names = tuple[str, ...]
 """Of one counter: its name, and its names in other versions."""
 
 SUMS = (
-    "drafts",
-    "steps",
-    "drafted",
-    "accepted",
-    "generated",
-    "firsts",
-    "rounds",
-    "timed_s",
-    "timed_tokens",
-    "engine_steps",
+    *("drafts", "steps", "drafted", "accepted", "generated", "firsts", "rounds"),
+    *("timed_s", "timed_tokens", "engine_steps"),
 )
 """What a dialect names, and `Counters` holds."""
 BY_POSITION = ("drafted_by_position", "accepted_by_position")

@@ -79,8 +79,8 @@ class Metrics:
 def parse_metrics(text: str, wanted: Collection[str] | None = None) -> Metrics:
     """Read a page. Raises ValueError where the text is no such page.
 
-    wanted    samples of these names are read, and others only looked at: a page of thousands of
-              series takes some milliseconds instead of half a second. None: all are read
+    wanted    only samples of these names are read, so that thousands of series take milliseconds
+              instead of half a second; None: all
     """
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -100,8 +100,8 @@ def parse_metrics(text: str, wanted: Collection[str] | None = None) -> Metrics:
 
 
 def _kept(text: str, wanted: Collection[str]) -> tuple[str, frozenset[str]]:
-    """The lines of wanted names with their types, and the names of all other samples. A type goes
-    along because a counter may be written without `_total`, which the parser then adds."""
+    """The lines of wanted names with their types, and the names of all others. By its type the
+    parser adds the `_total` that a counter may be written without."""
     kept, others = [], set()
     for number, line in enumerate(text.split("\n"), 1):
         found = _LINE.match(line)

@@ -25,17 +25,11 @@ def block(window: Window, verdict: WatchVerdict | None) -> str:
         "time": _times(window, verdict),
     }
     if verdict is not None:
-        parts["why"] = " ".join(verdict.why)
-        parts["change"] = verdict.change or ""
+        parts |= {"why": " ".join(verdict.why), "change": verdict.change or ""}
         parts["note"] = " ".join(verdict.notes)
+    wrapper = textwrap.TextWrapper(COLUMNS, subsequent_indent=" " * _LABEL, break_on_hyphens=False)
     for label, text in parts.items():
-        first = f"  {label}".ljust(_LABEL)
-        lines += textwrap.wrap(
-            f"{first}{text}" if text else "",
-            COLUMNS,
-            subsequent_indent=" " * _LABEL,
-            break_on_hyphens=False,
-        )
+        lines += wrapper.wrap(f"{f'  {label}':<{_LABEL}}{text}" if text else "")
     return "\n".join(lines)
 
 

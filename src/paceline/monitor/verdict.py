@@ -85,8 +85,8 @@ def judge(
 
 
 def _without_drafts(window: Window, found: WatchVerdict) -> WatchVerdict:
-    """A server whose drafts are off is as fast as its baseline. That says nothing about the drafts
-    themselves; drafts that cost time without a token still count as a loss."""
+    """A server whose drafts are off is as fast as its baseline, which says nothing about drafts;
+    drafts that cost time without a token still count as a loss."""
     total = window.total
     drafted = next((n for n in (total.drafts, total.steps, total.drafted) if n is not None), None)
     if drafted or not window.tokens:
@@ -100,7 +100,7 @@ def _without_drafts(window: Window, found: WatchVerdict) -> WatchVerdict:
 
 def state_of(speedup: Interval) -> str:
     """Paying or losing if the whole interval and 2 % say so, breaking even if it is narrow and
-    holds 1 (or is that close to it), otherwise unknown."""
+    holds 1 or comes that close, otherwise unknown."""
     value, low, high = speedup.value, speedup.low, speedup.high
     if low > 1 and value >= 1 + MARGIN:
         return PAYING
@@ -121,8 +121,8 @@ def _by_baseline(window: Window, baseline: Sequence[Window], together: bool) -> 
         loads = sorted({f"{one.load:.1f}" for one in baseline if one.load is not None}, key=float)
         spread = " to ".join(loads[:1] + loads[1:][-1:]) or "an unknown number"
         return _unknown(
-            f"{_at(window.load)} here, and {spread} without "
-            "drafts: time per token at another load is no comparison."
+            f"{_at(window.load)} here, and {spread} without drafts: time per token at another load "
+            "is no comparison."
         )
     undrafted = replace(
         alike[0],
@@ -138,11 +138,11 @@ def _by_baseline(window: Window, baseline: Sequence[Window], together: bool) -> 
         f"{1e3 * baseline_s:.2f} ms a token without drafts over {1e3 * with_s:.2f} with them = "
         f"{speedup.value:.2f} ({speedup.low:.2f} to {speedup.high:.2f})."
     ]
-    cost = _cost(window, baseline_s)
-    if cost is not None and window.total.tokens_per_drafted_round is not None:
+    cost, gives = _cost(window, baseline_s), window.total.tokens_per_drafted_round
+    if cost is not None and gives is not None:
         why.append(
-            f"A drafted round gives {window.total.tokens_per_drafted_round:.2f} tokens and takes "
-            f"as long as {cost.rounds:.2f} ordinary ones."
+            f"A drafted round gives {gives:.2f} tokens and takes as long as {cost.rounds:.2f} "
+            "ordinary ones."
         )
     if state == UNKNOWN:
         why.append("The interval is too wide to say: a longer --window has more tokens.")
@@ -185,9 +185,9 @@ def _unfit(window: Window, baseline: Sequence[Window]) -> str | None:
 
 
 def _alike(one: Window, other: Window, together: bool) -> bool:
-    """Whether times per token may be compared. A server and its control under the same traffic may
-    differ in how many sequences they decode at once just because one is faster: then they give as
-    many tokens."""
+    """Whether times per token may be compared. Under the same traffic a server and its control may
+    decode another number of sequences at once just because one is faster: then they give as many
+    tokens."""
     measures = [(one.load, other.load)]
     if together and one.tokens and other.tokens:
         measures.append((one.tokens / one.seconds, other.tokens / other.seconds))
@@ -195,8 +195,7 @@ def _alike(one: Window, other: Window, together: bool) -> bool:
 
 
 def _cost(window: Window, baseline_s: float) -> RoundCost | None:
-    """What a drafted round takes, in ordinary rounds of one token. Rounds without a draft are taken
-    to cost what ordinary ones do."""
+    """What a drafted round takes, if rounds without a draft cost what ordinary ones do."""
     total, rounds = window.total, window.rounds
     if not total.drafts or not total.drafted or not rounds or total.timed_s is None:
         return None
@@ -277,8 +276,8 @@ def _beside_plan(window: Window, plan: PlanDocument) -> tuple[str, ...]:
 
 
 def _crowding(window: Window) -> float | None:
-    """By how much the spread over the window is wider than that of independent rounds; at least
-    1. None if it can't be seen."""
+    """By how much the spread over the window is wider than that of independent rounds, at least
+    1; None if it can't be seen."""
     alone, seen = window.of_counts(), window.tokens_a_drafted_round
     if alone is None or seen is None:
         return None
@@ -319,9 +318,8 @@ class RoundCost:
 def advice(
     window: Window, state: str, cost: RoundCost | None, plan: PlanDocument | None = None
 ) -> str | None:
-    """What to change, in the engine's own words; None if nothing. Limits below the present one are
-    judged by the acceptance of the window, as if a round's cost grew evenly with what is
-    drafted."""
+    """What to change, in the engine's own words; None if nothing. Lower limits are judged by the
+    window's acceptance, as if a round's cost grew evenly with what is drafted."""
     dialect = dialect_named(window.server)
     if not dialect.turn_off or state == UNKNOWN:
         return None
@@ -337,8 +335,8 @@ def advice(
         )
     if state != LOSING:
         return None
-    gain = None if plan is None else plan.expected.gain
-    if (window.load or 0) > 1.5 and dialect.limit_by_load and gain is not None and gain.value > 1:
+    gain = plan and plan.expected.gain
+    if (window.load or 0) > 1.5 and dialect.limit_by_load and gain and gain.value > 1:
         return (
             "At smaller batches the plan expects a gain: limit drafts by load with "
             f"{dialect.limit_by_load}."

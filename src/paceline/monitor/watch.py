@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     import httpx
 
 _METRICS = ("/metrics", "/prometheus/metrics")  # the second: trtllm-serve, whose first is JSON
+_TURN_ON = (
+    "llama.cpp: --metrics. SGLang: --enable-metrics. TensorRT-LLM: enable_iter_perf_stats and "
+    "return_perf_metrics. Dynamo: a worker's DYN_SYSTEM_PORT."
+)
 
 
 @dataclass(frozen=True)
 class MetricsSource:
-    """Where a deployment's metrics are: a page, or one for each worker. Close it when done with; a
-    context manager. One HTTP client serves all scrapes.
+    """Where a deployment's metrics are: a page, or one for each worker. A context manager: one HTTP
+    client serves all scrapes.
 
     headers    of every request, such as an authorisation
     labels     only series with these labels
@@ -45,6 +49,9 @@ class MetricsSource:
     headers: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        _ = self._client  # takes a while, which no scrape's time should hold
 
     def read(self) -> Scrape:
         """Raises ServerError for a page that can't be had, is cut off, or is of no server known,
@@ -57,22 +64,19 @@ class MetricsSource:
     def check(self) -> Scrape:
         """A first scrape. Raises SettingError also for a model or a label that no page has: later
         they may be missing for a while, as after a restart."""
+        wanted = dict(self.labels)
+        if self.model is not None:
+            wanted["model_name"] = self.model
         for url in self.pages:
             metrics = self._metrics(url)
             prefixes = (dialect_of(metrics) or UNKNOWN_SERVER).prefixes
-            models = metrics.values_of("model_name", prefixes)
-            if self.model is not None and self.model not in models:
-                told = ", ".join(sorted(models)) or "none by name"
-                raise SettingError(
-                    f"{url} counts for {told}, not for {self.model}.", "Name one, or none."
-                )
-            for label, value in self.labels.items():
+            for label, value in wanted.items():
                 values = metrics.values_of(label, prefixes)
                 if value not in values:
-                    told = ", ".join(sorted(values)) or "is on none"
+                    told = ", ".join(sorted(values)) or "on none"
                     raise SettingError(
-                        f"{url} has no series with {label}={value}; {label}: {told}.",
-                        "Name a label that is there.",
+                        f"{url} has no series with {label}={value}; {label} is {told}.",
+                        "Name one that is there.",
                     )
         return self.read()
 
@@ -93,7 +97,13 @@ class MetricsSource:
             client=self._client,
         )
         if dialect_of(metrics) is None:
-            raise _unknown_server(url, metrics)
+            names = ", ".join(sorted(metrics.names - {STARTED})[:3]) or "none"
+            known = ", ".join(dialect.server for dialect in DIALECTS)
+            raise ServerError(
+                f"{url} is the page of no server that Paceline knows; it has {names} and the like.",
+                f"Known: {known}, and Dynamo's workers of these (their own port, not the "
+                "frontend's).",
+            )
         return metrics
 
     @cached_property
@@ -153,36 +163,15 @@ def _find(url: str, headers: Mapping[str, str], timeout_s: float, client: httpx.
     root = (parts.scheme, parts.netloc)
     if path not in ("", "/v1"):
         return urlunsplit((*root, path, parts.query, ""))
-    first: ServerError | None = None
+    fact = ""
     for metrics in (urlunsplit((*root, one, "", "")) for one in _METRICS):
         try:
             scrape(metrics, headers=headers, timeout_s=timeout_s, wanted=WANTED, client=client)
         except NoMetrics as error:
-            first = first or error
+            fact = fact or error.fact
         else:
             return metrics
-    assert first is not None
-    hints = " ".join(f"{name}: {hint}." for name, hint in _HINTS.items())
-    raise ServerError(first.fact, f"Give the page's whole address, or turn it on. {hints}")
-
-
-_HINTS = {
-    "llama.cpp": "--metrics",
-    "SGLang": "--enable-metrics",
-    "TensorRT-LLM": "enable_iter_perf_stats and return_perf_metrics",
-    "Dynamo": "a worker's DYN_SYSTEM_PORT",
-}
-
-
-def _unknown_server(url: str, metrics: Metrics) -> ServerError:
-    """The error for a page whose names are of nobody we know."""
-    names = sorted(name for name in metrics.names if name != STARTED)[:3]
-    known = ", ".join(dialect.server for dialect in DIALECTS)
-    return ServerError(
-        f"{url} is the page of no server that Paceline knows; it has {', '.join(names) or 'none'} "
-        "and the like.",
-        f"Known: {known}, and Dynamo's workers of these (their own port, not the frontend's).",
-    )
+    raise ServerError(fact, f"Give the page's whole address, or turn it on. {_TURN_ON}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +231,7 @@ class _OpenWindow:
 
     def __init__(self, sources: Sequence[MetricsSource], pool: ThreadPoolExecutor) -> None:
         self.sources, self.pool = sources, pool
-        first = [one.read() for one in sources]
+        first = list(pool.map(MetricsSource.read, sources))
         self.scrapes = [[one] for one in first]
         self.known = [set(one.series) for one in first]
         self.silent = False

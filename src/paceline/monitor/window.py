@@ -24,7 +24,7 @@ from paceline.monitor.counters import (
 )
 from paceline.monitor.scrape import Metrics
 from paceline.monitor.spread import LEAST_PARTS, Interval, Sums, of_ratio, t
-from paceline.storage import GrowingFile, whole_lines
+from paceline.storage import GrowingFile, Line, decode_struct, whole_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ def scrape_of(
     """Several pages are several workers: their counters add up. Raises SettingError for pages of
     different servers, and as `ServerMetrics` does."""
     views = [ServerMetrics(metrics, model, labels) for metrics in pages]
-    first, *others = (view.counters() for view in views)
-    whole, workers = first, 0
+    whole, *others = (view.counters() for view in views)
+    workers = 0
     for other in others:
         if other.server != whole.server:
             raise SettingError(
@@ -267,61 +267,40 @@ class WindowFileHeader:
     version: int = VERSION
 
     def as_json(self) -> dict[str, Any]:
-        """What `header_of` reads."""
+        """What a file of windows begins with."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         return document
 
     def difference(self, other: WindowFileHeader) -> str | None:
         """What is not the same of another, in words; None if all is."""
         for name in ("server", "models", "labels", "pages"):
-            mine, its = getattr(self, name), getattr(other, name)
+            mine, its = _words(getattr(self, name)), _words(getattr(other, name))
             if mine != its:
-                return f"its {name} {_words(mine)}, and here {_words(its)}"
+                return f"its {name} {mine}, and here {its}"
         return None
 
 
-def _words(value: object) -> str:
+def _words(value: str | Sequence[str] | Mapping[str, str] | None) -> str:
+    if isinstance(value, str):
+        return f"is {value}"
     if isinstance(value, Mapping):
         value = [f"{name}={each}" for name, each in value.items()]
-    told = ", ".join(value) if isinstance(value, list | tuple) else value
-    return f"{'is' if isinstance(value, str) else 'are'} {told or 'none'}"
+    return f"are {', '.join(value or ()) or 'none'}"
 
 
-def header_of(line: str, path: Path) -> WindowFileHeader:
-    """Raises DataError for a line that isn't a header, or one of another version."""
-    try:
-        document = msgspec.json.decode(line)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        raise DataError(f"{path} is not a file of recorded windows.", _MAKE)
-    version = document.get("version")
-    if version != VERSION:
-        raise DataError(
-            f"{path} is of version {version!r:.40}, and this Paceline reads version {VERSION}.",
-            _MAKE,
-        )
-    try:
-        return msgspec.convert(document, WindowFileHeader)
-    except ValueError as error:
-        raise DataError(
-            f"{path} line 1 doesn't say whose windows these are: {error}", _MAKE
-        ) from None
+def _header(line: str, path: Path) -> WindowFileHeader:
+    return decode_struct(line, WindowFileHeader, str(path), _MAKE, kind=KIND, version=VERSION)
 
 
 def read_windows(path: Path) -> tuple[WindowFileHeader, tuple[Window, ...]]:
     """Raises DataError for a file that holds no windows, or those of another version."""
-    lines = whole_lines(path)
-    header = header_of(lines[0].text if lines else "", path)
-    windows = []
-    for line in lines[1:]:
-        try:
-            windows.append(msgspec.json.decode(line.text, type=Window))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path} line {line.number} is not a window: {error}.", _MAKE) from None
-    if not windows:
+    first, *others = whole_lines(path) or [Line(1, 0, "{}")]
+    header = _header(first.text, path)
+    if not others:
         raise DataError(f"{path} holds no window yet.", _MAKE)
-    return header, tuple(windows)
+    return header, tuple(
+        decode_struct(line.text, Window, f"{path} line {line.number}", _MAKE) for line in others
+    )
 
 
 def record_windows(path: Path, header: WindowFileHeader) -> GrowingFile:
@@ -331,7 +310,7 @@ def record_windows(path: Path, header: WindowFileHeader) -> GrowingFile:
         lines = file.lines()
         if not lines:
             file.write(header.as_json())
-        elif other := header_of(lines[0].text, path).difference(header):
+        elif other := _header(lines[0].text, path).difference(header):
             raise DataError(f"{path} holds windows of another server: {other}.")
     except PacelineError as error:
         file.close()
