@@ -25,7 +25,7 @@ class Timed:
     """Passes on to a file, and adds up the seconds."""
 
     def __init__(self, file: RunFile) -> None:
-        self.file, self.seconds = file, 0.0
+        self.file, self.result, self.seconds = file, file.result, 0.0
 
     def add(self, run) -> None:
         started = perf_counter()
@@ -55,15 +55,13 @@ def main() -> None:
     with paceline.load(args.model) as engine, tempfile.TemporaryDirectory() as folder:
         every = with_baseline([Configuration("lookup -n 3", {"lookup": LookupDraft()}, 3)])
         header = header_of(engine, every, workload, max_tokens=args.max_tokens)
-        file, result = RunFile.open(Path(folder) / "run.jsonl", header)
+        file = RunFile.open(Path(folder) / "run.jsonl", header)
         keeper = Timed(file)
         with file:
-            run_bench(
-                engine, every, workload, max_tokens=args.max_tokens, result=result, keeper=keeper
-            )
+            run_bench(engine, every, workload, max_tokens=args.max_tokens, keeper=keeper)
         size = (Path(folder) / "run.jsonl").stat().st_size
-    decode_s = sum(run.stats.decode_s for run in result.runs)
-    rounds = sum(len(run.rounds) for run in result.runs)
+    decode_s = sum(run.stats.decode_s for run in file.result.runs)
+    rounds = sum(len(run.rounds) for run in file.result.runs)
     kept_s = keeper.seconds + ends_s
     found = {
         "model": args.model,

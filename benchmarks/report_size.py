@@ -60,12 +60,12 @@ def write_run(path: Path, rounds: int, temperature: float) -> int:
         prompts = workload(each)
         given = {"max_tokens": 64, "sampling": sampling}
         header = header_of(engine, configurations, prompts, **given)
-        result = run_bench(engine, configurations, prompts, **given, result=BenchResult(header))
+        result = run_bench(engine, configurations, prompts, **given, keeper=BenchResult(header))
         found = sum(len(run.rounds) for run in result.runs)
         if found >= rounds:
             break
         each *= 2
-    file, _ = RunFile.open(path, header)
+    file = RunFile.open(path, header)
     with file:
         for run in result.runs:
             file.add(run)

@@ -93,7 +93,7 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
     every = with_baseline([Configuration("x", {"x": Interrupting()}, 3)])
     result = BenchResult(header_of(engine, every, toy_workload(), max_tokens=8))
     with pytest.raises(KeyboardInterrupt):
-        run_bench(engine, every, toy_workload(), max_tokens=8, result=result)
+        run_bench(engine, every, toy_workload(), max_tokens=8, keeper=result)
     assert not result.complete
     assert [run.configuration for run in result.runs].count("x") == 2
     assert [run.id for run in result.runs[:4]] == ["p0", "p0", "p1", "p1"]

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.bench.local.identities import check_run
-from paceline.bench.local.run import Run
+from paceline.bench.local.run import Run, check_run
 from paceline.errors import DataError
 from paceline.types import Divergence, Round
 

@@ -347,7 +347,7 @@ def test_a_file_of_another_run_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
     other = tmp_path / "other.json"
     other.write_text('{"kind": "paceline bench"}\n', encoding="utf-8")
-    with serving() as server, pytest.raises(DataError, match="no run on live servers"):
+    with serving() as server, pytest.raises(DataError, match="is not a paceline server bench file"):
         measure(other, some(2), server)
 
 

@@ -262,7 +262,7 @@ def test_a_bench_of_another_version_is_refused(run, bench) -> None:
     Path(bench).write_text("\n".join([changed, *rest, ""]), encoding="utf-8")
     code, _, err = run("plan", bench)
     assert code == 2
-    assert "bench.jsonl has version 2 of the format, not 3." in err
+    assert "bench.jsonl has version 2 of the format, and this Paceline reads version 4." in err
 
 
 @pytest.mark.model

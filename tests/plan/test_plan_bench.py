@@ -12,9 +12,8 @@ import pytest
 
 from paceline.bench.local.bench import Configuration, run_bench
 from paceline.bench.local.divergence import FirstDifference
-from paceline.bench.local.identities import check_run
 from paceline.bench.local.result import BenchHeader, BenchResult
-from paceline.bench.local.run import Described, Run
+from paceline.bench.local.run import Described, Run, check_run
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.drafts.create import create_draft
 from paceline.engines.load import load

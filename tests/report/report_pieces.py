@@ -12,9 +12,8 @@ import numpy as np
 
 from paceline.bench.local.divergence import FirstDifference
 from paceline.bench.local.file import RunFile
-from paceline.bench.local.identities import check_run
 from paceline.bench.local.result import BenchHeader, BenchResult
-from paceline.bench.local.run import Described, Run
+from paceline.bench.local.run import Described, Run, check_run
 from paceline.policy.costs import Costs, Point
 from paceline.policy.stats import PolicyStats
 from paceline.types import Divergence, Round, Sampling
@@ -193,7 +192,7 @@ def bench(
 
 
 def written(result: BenchResult, path: Path) -> str:
-    file, _ = RunFile.open(path, result.header)
+    file = RunFile.open(path, result.header)
     with file:
         for id, why in result.failed.items():
             file.fail(id, why)

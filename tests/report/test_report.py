@@ -531,10 +531,13 @@ def test_a_line_cut_off_at_the_end_is_a_run_not_finished(tmp_path: Path) -> None
     ("text", "match"),
     [
         ("", "is empty"),
-        ("hello", "is no bench"),
-        ('{"kind": "paceline rounds"}', "is no bench: its kind is 'paceline rounds'"),
+        ("hello", "is not a paceline bench file"),
+        (
+            '{"kind": "paceline rounds"}',
+            "paceline bench file: its kind is 'paceline rounds'",
+        ),
         ('{"kind": "paceline bench", "version": 2}', "has version 2 of the format"),
-        ('{"kind": "paceline bench", "version": 3}', "can't be read: there is no"),
+        ('{"kind": "paceline bench", "version": 4}', "has no 'command'"),
     ],
 )
 def test_what_is_no_bench_is_refused(tmp_path: Path, text: str, match: str) -> None:

@@ -16,8 +16,8 @@ import report_pieces as pieces
 from report_browser import Browser, executable
 from report_pieces import AUTO, BASELINE, EVERY, LOSSY, bench, drafted, run, written
 
-from paceline.bench.local.identities import check_run
 from paceline.bench.local.result import BenchResult
+from paceline.bench.local.run import check_run
 from paceline.cli.main import main
 from paceline.errors import SettingError
 from paceline.report import render

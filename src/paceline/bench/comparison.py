@@ -3,7 +3,11 @@ local model and a run on live servers come to in the same way."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from paceline.bench.stats import Pair, Ratio, speed_ratio
 
@@ -65,6 +69,22 @@ class Comparison:
         """Categories with their speedup, the least first."""
         found = [(name, ratio) for name in self.categories if (ratio := self.ratio(name))]
         return sorted(found, key=lambda each: each[1].value)
+
+    def as_json(self, categories: Iterable[str] = ()) -> dict[str, Any]:
+        """What a summary in JSON says of it.
+
+        categories    to name also where no prompt of theirs was finished by both
+        """
+        every = dict.fromkeys([*categories, *self.categories])
+        document: dict[str, Any] = msgspec.to_builtins(
+            {
+                "prompts_compared": len(self.prompts),
+                "speedup": self.ratio(),
+                "speedup_by_category": {name: self.ratio(name) for name in every},
+                "equal_texts": self.equal and {"equal": self.equal[0], "compared": self.equal[1]},
+            }
+        )
+        return document
 
     def prompt_ratios(self) -> dict[str, Ratio]:
         """Speedup by prompt; one pair has no interval."""

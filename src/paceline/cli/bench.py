@@ -87,11 +87,12 @@ def run(settings: Settings) -> int:
             command=("paceline", *sys.argv[1:]),
             bandwidth=_bandwidth(engine),
         )
-        file, result = RunFile.open(out, header)
+        file = RunFile.open(out, header)
+        result = file.result
         unwritten: DataError | None = None
         try:
             with file:
-                _measure(engine, configurations, workload, result, file)
+                _measure(engine, configurations, workload, file)
         except DataError as error:
             unwritten = error  # what was measured is told first
         if not result.finished.runs:
@@ -169,11 +170,10 @@ def _measure(
     engine: Engine,
     configurations: list[Configuration],
     workload: Workload,
-    result: BenchResult,
     file: RunFile,
 ) -> None:
     """Run the bench under a progress bar; an interrupt ends it and keeps what it has."""
-    header = result.header
+    result, header = file.result, file.result.header
     each = len(configurations)
     left = each * len(result.missing())
     total = each * len(header.prompts) * header.repeats
@@ -193,8 +193,7 @@ def _measure(
                 max_tokens=header.max_tokens,
                 repeats=header.repeats,
                 on_progress=show,
-                result=result,
-                keeper=_Shown(file, result, bar, total),
+                keeper=_Shown(file, file.result, bar, total),
             )
         except KeyboardInterrupt:
             bar.write(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,17 +59,6 @@ class PolicyStats:
             "baseline_s_by_costs": self.baseline_s,
             "saved_s_by_costs": self.saved_s,
         }
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> PolicyStats:
-        """From `as_json`."""
-        return cls(
-            row["rounds"],
-            row["rounds_asked"],
-            Counter({int(max_draft_tokens): n for max_draft_tokens, n in row["limits"].items()}),
-            row["spent_s"],
-            row["baseline_s_by_costs"],
-        )
 
     def sentence(self) -> str:
         """For a terminal."""

@@ -359,7 +359,7 @@ class Tuner:
             must = whole and not ended
             self._check(float("inf") if must else share, f"measuring on {prompt}")
 
-        asked: dict[str, Any] = {"max_tokens": most, "sampling": sampling, "result": result}
+        asked: dict[str, Any] = {"max_tokens": most, "sampling": sampling, "keeper": result}
         try:
             with suppress(_OverError):
                 run_bench(self.engine, configurations, workload, on_progress=look, **asked)

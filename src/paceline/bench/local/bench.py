@@ -11,11 +11,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from paceline.bench.local.divergence import explain
-from paceline.bench.local.identities import check_run
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.local.resources import Taken, watched
 from paceline.bench.local.result import BenchHeader, BenchResult
-from paceline.bench.local.run import BASELINE, Described, Run, as_kept, ends_of
+from paceline.bench.local.run import BASELINE, Described, Run, as_kept, check_run, ends_of
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.decode.generate import Generation, decode, fitting_verifier
 from paceline.decode.round import Policy, fixed
@@ -88,8 +87,10 @@ class Configuration:
 
 
 class Keeper(Protocol):
-    """Where runs go as they come: a file."""
+    """Where runs go as they come: a file, or a result alone."""
 
+    @property
+    def result(self) -> BenchResult: ...
     def add(self, run: Run) -> None: ...
     def fail(self, id: str, reason: str) -> None: ...
 
@@ -168,7 +169,6 @@ def run_bench(
     sampling: Sampling | None = None,
     repeats: int = 1,
     on_progress: Callable[[str, str], None] = lambda *_: None,
-    result: BenchResult | None = None,
     keeper: Keeper | None = None,
 ) -> BenchResult:
     """Decode every prompt plainly and in each configuration.
@@ -179,17 +179,17 @@ def run_bench(
     another is asked after the first plain configuration's answer to that one, in all alike.
 
     on_progress    called with prompt and configuration when a run has been decoded
-    result         of these configurations with their plain ones (`header_of`, `with_baseline`);
+    keeper         of these configurations with their plain ones (`header_of`, `with_baseline`);
                    filled as prompts finish, and what it has is not decoded again
-    keeper         told of each run and each failed prompt
     """
     sampling = sampling or Sampling()
     every = with_baseline(configurations)
-    if result is None:
+    if keeper is None:
         given = {"max_tokens": max_tokens, "sampling": sampling, "repeats": repeats}
-        result = BenchResult(header_of(engine, every, workload, **given))  # type: ignore[arg-type]
+        keeper = BenchResult(header_of(engine, every, workload, **given))  # type: ignore[arg-type]
     else:
         _check(every, repeats)
+    result = keeper.result
     bench = _Bench(engine, every, sampling, result, keeper, on_progress)
     by_id = {prompt.id: (place, prompt) for place, prompt in enumerate(workload.prompts)}
     missing = result.missing()
@@ -214,7 +214,7 @@ class _Bench:
     configurations: list[Configuration]
     sampling: Sampling
     result: BenchResult
-    keeper: Keeper | None
+    keeper: Keeper
     on_progress: Callable[[str, str], None]
 
     def warm_up(self, prompt: WorkloadPrompt) -> None:
@@ -249,16 +249,9 @@ class _Bench:
             raise
         finally:
             for run in runs:
-                self.keep(run)
+                self.keeper.add(run)
         if reason:
-            self.result.fail(prompt.id, reason)
-            if self.keeper is not None:
-                self.keeper.fail(prompt.id, reason)
-
-    def keep(self, run: Run) -> None:
-        self.result.runs.append(run)
-        if self.keeper is not None:
-            self.keeper.add(run)
+            self.keeper.fail(prompt.id, reason)
 
     def request(
         self, one: Configuration, prompt: WorkloadPrompt, place: int, repeat: int

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
 from paceline.bench.comparison import ComparedPrompt, Comparison
 from paceline.bench.local.run import Described, Run
 from paceline.bench.machine import machine_metadata
 from paceline.bench.prompts.workload import WorkloadPrompt
-from paceline.bench.stats import Mean, Pair, Ratio, mean_per_token
+from paceline.bench.stats import Mean, Pair, mean_per_token
 from paceline.bench.two_sample import TwoSample, two_sample
 from paceline.decode.stats import Stats, stats
 from paceline.errors import DataError, unknown_name
@@ -45,14 +47,20 @@ class BenchHeader:
 @dataclass(slots=True)
 class BenchResult:
     """A header and the runs so far; `failed` has one sentence for each prompt that was left out of
-    all configurations."""
+    all configurations. `known` has the key of each run that was ever added."""
 
     header: BenchHeader
     runs: list[Run] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    known: set[tuple[str, str, int]] = field(default_factory=set, repr=False, compare=False)
     _distributions: dict[tuple[str, int], TwoSample | None] = field(
         default_factory=dict, repr=False
     )
+
+    @property
+    def result(self) -> BenchResult:
+        """Itself: `run_bench` fills a result, or a file that holds one."""
+        return self
 
     @property
     def configurations(self) -> tuple[Described, ...]:
@@ -103,6 +111,11 @@ class BenchResult:
         raise DataError(
             f"The turn before it, {prompt.follows}, was not answered.", "Measure both turns."
         )
+
+    def add(self, run: Run) -> None:
+        """One more run."""
+        self.known.add(run.key)
+        self.runs.append(run)
 
     def fail(self, id: str, reason: str) -> None:
         """Leave a prompt out of all configurations."""
@@ -260,12 +273,12 @@ def as_document(result: BenchResult) -> dict[str, Any]:
     header, complete, result = result.header, result.complete, result.finished
     return {
         "kind": "paceline bench summary",
-        "command": list(header.command),
+        "command": header.command,
         "complete": complete,
-        "machine": dict(header.machine),
+        "machine": header.machine,
         "bandwidth_bytes_per_s": header.bandwidth_bytes_per_s,
-        "workload": dict(header.workload),
-        "failed": dict(result.failed),
+        "workload": header.workload,
+        "failed": result.failed,
         "max_tokens": header.max_tokens,
         "repeats": header.repeats,
         "configurations": [_summary(result, one) for one in result.configurations],
@@ -275,24 +288,17 @@ def as_document(result: BenchResult) -> dict[str, Any]:
 
 def _summary(result: BenchResult, one: Described) -> dict[str, Any]:
     name, far = one.name, result.divergence(one.name)
-    beside = result.comparison(name)
-    return one.as_json() | {
+    return {
+        **msgspec.to_builtins(one, str_keys=True),
+        **result.comparison(name).as_json(result.categories),
         "exact": not one.lossy,
         "gives_up": one.gives_up or None,
         "divergence": far and asdict(far),
         "stats": result.stats(name).as_json(),
-        "speedup": _ratio_document(beside.ratio()),
-        "speedup_by_category": {
-            category: _ratio_document(beside.ratio(category)) for category in result.categories
-        },
         "cpu_s": result.cpu_s(name),
         "peak_memory_bytes": result.peak_memory_bytes(name),
         "bytes_per_s": result.bytes_per_s(name),
     }
-
-
-def _ratio_document(ratio: Ratio | None) -> dict[str, Any] | None:
-    return None if ratio is None else asdict(ratio)
 
 
 def _run_summary(result: BenchResult, run: Run) -> dict[str, Any]:

@@ -4,14 +4,19 @@ can keep them and a report can be made without any model; docs/bench-file.md exp
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from paceline.bench.local.divergence import FirstDifference
 from paceline.decode.stats import DivergenceStats, Stats, pool_divergences, stats
+from paceline.errors import DataError
 from paceline.policy.stats import PolicyStats
+from paceline.storage import decode_struct
 from paceline.types import Divergence, Round, Sampling
 
 BASELINE = "baseline"
@@ -66,32 +71,6 @@ class Described:
     def greedy(self) -> bool:
         return self.sampling.temperature == 0
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {
-            "max_draft_tokens": "auto" if self.max_draft_tokens is None else self.max_draft_tokens
-        }
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Described:
-        """Raises KeyError, TypeError or ValueError for what is no such thing."""
-        max_draft_tokens = row["max_draft_tokens"]
-        return cls(
-            **{
-                **row,
-                "sampling": _sampling(row["sampling"]),
-                "max_draft_tokens": None if max_draft_tokens == "auto" else int(max_draft_tokens),
-            }
-        )
-
-
-def _sampling(row: Mapping[str, Any]) -> Sampling:
-    values = dict(row)
-    values["logit_bias"] = {int(token): x for token, x in row["logit_bias"].items()}
-    values["banned_tokens"] = tuple(row["banned_tokens"])
-    values["allowed_tokens"] = row["allowed_tokens"] and tuple(row["allowed_tokens"])
-    values["banned_sequences"] = tuple(tuple(part) for part in row["banned_sequences"])
-    return Sampling(**values)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -138,47 +117,53 @@ class Run:
             else None
         )
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What no two runs of a bench have in common."""
+        return self.configuration, self.id, self.repeat
+
     def as_json(self) -> dict[str, Any]:
-        return {
-            "configuration": self.configuration,
-            "id": self.id,
-            "category": self.category,
-            "repeat": self.repeat,
-            "prompt_tokens": self.prompt_tokens,
-            "finish_reason": self.finish_reason,
-            "equal_to_baseline": self.equal_to_baseline,
-            "first_difference": self.first_difference and asdict(self.first_difference),
-            "policy": self.policy_stats and self.policy_stats.as_json(),
-            "cpu_s": self.cpu_s,
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "tokens": self.tokens,
-            "ends": self.ends,
-            "text": self.text,
-            "divergences": self.divergences,
-            "rounds": [_row(round) for round in self.rounds],
-        }
+        """A line's values; a round is one list, in the order of ROUND_FIELDS."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        policy, rounds = values.pop("policy_stats"), values.pop("rounds")
+        document: dict[str, Any] = msgspec.to_builtins(
+            {**values, "policy": policy and policy.as_json(), "rounds": list(map(_row, rounds))}
+        )
+        return document
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Run:
-        """Raises KeyError, TypeError or ValueError for what is no such thing."""
-        rest = dict(row)
-        found, policy_stats = rest["first_difference"], rest.pop("policy")
-        return cls(
-            **{
-                **rest,
-                "tokens": tuple(map(int, row["tokens"])),
-                "ends": tuple(map(int, row["ends"])),
-                "first_difference": found and FirstDifference(**found),
-                "policy_stats": policy_stats and PolicyStats.from_json(policy_stats),
-                "divergences": tuple(Divergence(*pair) for pair in row["divergences"]),
-                "rounds": tuple(map(_round, row["rounds"])),
-            }
-        )
+    def from_json(cls, row: Mapping[str, Any], name: str, hint: str) -> Run:
+        """A line's run. Raises DataError for what is none (`decode_struct`)."""
+        parts = decode_struct(row, _Parts, name, hint)
+        rounds = [dict(zip(ROUND_FIELDS, one, strict=False)) for one in parts.rounds]
+        run = decode_struct({**row, "rounds": rounds}, cls, name, hint)
+        policy = parts.policy.stats() if parts.policy is not None else None
+        return replace(run, policy_stats=policy)
+
+
+class _PolicyRow(msgspec.Struct):
+    rounds: int
+    rounds_asked: int
+    limits: dict[int, int]
+    spent_s: float
+    baseline_s_by_costs: float
+
+    def stats(self) -> PolicyStats:
+        limits = Counter(self.limits)
+        spent_s, baseline_s = self.spent_s, self.baseline_s_by_costs
+        return PolicyStats(self.rounds, self.rounds_asked, limits, spent_s, baseline_s)
+
+
+class _Parts(msgspec.Struct):
+    """What of a run's line isn't as in `Run`."""
+
+    rounds: list[list[Any]]
+    policy: _PolicyRow | None = None
 
 
 def _row(round: Round) -> list[Any]:
-    fields = ROUND_FIELDS if round.path is not None else ROUND_FIELDS[:-1]
-    return [getattr(round, name) for name in fields]
+    names = ROUND_FIELDS if round.path is not None else ROUND_FIELDS[:-1]
+    return [getattr(round, name) for name in names]
 
 
 def as_kept(measured: Round) -> Round:
@@ -190,13 +175,6 @@ def as_kept(measured: Round) -> Round:
         verify_s=round(measured.verify_s, _SECONDS_DIGITS),
         other_s=round(measured.other_s, _SECONDS_DIGITS),
     )
-
-
-def _round(row: Sequence[Any]) -> Round:
-    values = dict(zip(ROUND_FIELDS, row, strict=False))
-    if values.get("path") is not None:
-        values["path"] = tuple(values["path"])
-    return Round(**values)
 
 
 def ends_of(pieces: Iterable[bytes], length: int) -> tuple[int, ...]:
@@ -211,3 +189,57 @@ def ends_of(pieces: Iterable[bytes], length: int) -> tuple[int, ...]:
         total += len(decoder.decode(piece))
         ends.append(min(total, length))
     return tuple(ends)
+
+
+def check_run(run: Run, where: str = "") -> None:
+    """What a run's counters must add up to: one that breaks this says nothing about speed. Raises
+    DataError for the first identity that doesn't hold.
+
+    where    what is said of the run's place: a line of a file
+    """
+    for broken in _broken(run):
+        place = where or "The run"
+        raise DataError(
+            f"{place}, {run.id} in {run.configuration}, doesn't add up: {broken}.",
+            "It was not measured rightly, or changed since: measure it again.",
+        )
+
+
+def _broken(run: Run) -> Iterator[str]:
+    emitted = sum(round.emitted for round in run.rounds)
+    if emitted != len(run.tokens):
+        yield f"its rounds emitted {emitted} tokens, and it has {len(run.tokens)}"
+    if run.ends and len(run.ends) != len(run.tokens):
+        yield f"{len(run.ends)} tokens have an end in its text, of {len(run.tokens)}"
+    if run.divergences and len(run.divergences) != len(run.tokens):
+        yield f"{len(run.divergences)} tokens have a divergence, of {len(run.tokens)}"
+    if sum(round.prefill for round in run.rounds) != min(1, len(run.rounds)):
+        yield "it didn't read its prompt in exactly one round"
+    context = run.prompt_tokens
+    for number, round in enumerate(run.rounds):
+        if round.context != context:
+            yield f"round {number} began at {round.context} tokens, not {context}"
+        context += round.emitted
+        for broken in _broken_round(round, last=number == len(run.rounds) - 1):
+            yield f"round {number} {broken}"
+
+
+def _broken_round(round: Round, *, last: bool) -> Iterator[str]:
+    if round.emitted < 1:
+        yield "emitted nothing"
+    if not 0 <= round.accepted <= round.proposed:
+        yield f"accepted {round.accepted} of {round.proposed} drafted tokens"
+    # A stop inside the drafted tokens leaves no bonus, and judges no token behind it.
+    wanted = {round.accepted + 1} | ({round.accepted} if last else set())
+    if round.emitted not in wanted:
+        yield f"accepted {round.accepted} tokens and emitted {round.emitted}"
+    if round.proposed > round.width - 1 or (not last and round.proposed != round.width - 1):
+        yield f"judged {round.proposed} drafted tokens in a pass of {round.width} rows"
+    if round.width - 1 > round.max_draft_tokens:
+        yield f"drafted {round.width - 1} tokens where {round.max_draft_tokens} were the limit"
+    if round.source is None and round.width > 1:
+        yield "drafted without a draft"
+    if round.path is not None and len(round.path) != round.accepted:
+        yield f"accepted {round.accepted} tokens along a path of {len(round.path)}"
+    if min(round.draft_s, round.verify_s, round.other_s) < 0:
+        yield "took less than no time"

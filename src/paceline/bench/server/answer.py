@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -63,13 +63,6 @@ class Answer:
     def s_per_token(self) -> float | None:
         """Seconds per output token after the first."""
         return self.decode_s / self.later_tokens if self.decode_s and self.later_tokens else None
-
-    def as_json(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Answer:
-        return cls(**{one.name: document[one.name] for one in fields(cls)})
 
 
 class Events:

@@ -9,6 +9,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from paceline.bench.comparison import ComparedPrompt, Comparison
@@ -17,6 +18,7 @@ from paceline.bench.server.answer import Answer
 from paceline.bench.stats import Pair
 from paceline.monitor.counters import Counters
 
+KIND, VERSION = "paceline server bench", 4
 FIRST, AGAINST = "endpoint", "against"
 """The server that is judged, and the one it is held against."""
 
@@ -58,15 +60,6 @@ class Asked:
     later_turn: bool
     answer: Answer
 
-    def as_json(self) -> dict[str, Any]:
-        document = {one.name: getattr(self, one.name) for one in fields(self)[:-1]}
-        return {**document, **self.answer.as_json()}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Asked:
-        own = {one.name: document[one.name] for one in fields(cls)[:-1]}
-        return cls(**own, answer=Answer.from_json(document))
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -91,18 +84,6 @@ class Segment:
     counters: Counters | None
     restarted: bool = False
     whole: bool = True
-
-    def as_json(self) -> dict[str, Any]:
-        document = {one.name: getattr(self, one.name) for one in fields(self)}
-        return document | {"counters": self.counters and self.counters.as_json()}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Segment:
-        values = {one.name: document[one.name] for one in fields(cls)}
-        values["categories"] = tuple(values["categories"])
-        if values["counters"] is not None:
-            values["counters"] = Counters.from_json(values["counters"])
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +126,6 @@ class Load:
     @property
     def failed(self) -> int:
         return sum(self.failures.values())
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -311,22 +289,27 @@ class ServerResult:
 
     def as_document(self) -> dict[str, Any]:
         """Everything that was measured and what it adds up to, as JSON values."""
-        return {
-            **header_document(self.header),
-            "complete": self.complete,
-            "loads": [self._load_document(n, server) for n, server in self._measured()],
-            "comparisons": [
-                self._comparison_document(n)
-                for n in self.header.concurrency
-                if AGAINST in self.servers
-            ],
-            "left_out": [
-                {"concurrency": n, "id": id, "reason": why}
-                for (n, id), why in self.left_out.items()
-            ],
-            "requests": [one.as_json() for one in self.asked],
-            "segments": [one.as_json() for one in self.segments],
-        }
+        document: dict[str, Any] = msgspec.to_builtins(
+            {
+                "kind": KIND,
+                "version": VERSION,
+                **{one.name: getattr(self.header, one.name) for one in fields(self.header)},
+                "complete": self.complete,
+                "loads": [self._load_document(n, server) for n, server in self._measured()],
+                "comparisons": [
+                    {"concurrency": n, **one.as_json(), "whole_answers": one.whole_ratio()}
+                    for n, one in zip(self.header.concurrency, self.comparisons(), strict=False)
+                ],
+                "left_out": [
+                    {"concurrency": n, "id": id, "reason": why}
+                    for (n, id), why in self.left_out.items()
+                ],
+                "requests": self.asked,
+                "segments": self.segments,
+            },
+            str_keys=True,
+        )
+        return document
 
     def _measured(self) -> list[tuple[int, str]]:
         return [
@@ -342,7 +325,7 @@ class ServerResult:
         return {
             "server": server,
             "concurrency": concurrency,
-            **self.load(server, concurrency).as_json(),
+            **asdict(self.load(server, concurrency)),
             "counters": counters and counters.as_json(),
             "acceptance_rate": counters and counters.acceptance_rate,
             "tokens_per_drafted_round": counters and counters.tokens_per_drafted_round,
@@ -350,30 +333,6 @@ class ServerResult:
             "accepted_at": list(counters.accepted_at) if counters else None,
             "told_with_answers": told and {"drafted": told[0], "accepted": told[1]},
         }
-
-    def _comparison_document(self, concurrency: int) -> dict[str, Any]:
-        found = self.comparison(concurrency)
-
-        def both(category: str | None) -> dict[str, Any]:
-            ratio, whole = found.ratio(category), found.whole_ratio(category)
-            return {"per_token": ratio and asdict(ratio), "whole_answer": whole and asdict(whole)}
-
-        return {
-            "concurrency": concurrency,
-            "pairs": len(found.prompts),
-            "all": both(None),
-            "categories": {name: both(name) for name in found.categories},
-            "equal_texts": found.equal and {"equal": found.equal[0], "compared": found.equal[1]},
-        }
-
-
-KIND, VERSION = "paceline server bench", 3
-
-
-def header_document(header: ServerBenchHeader) -> dict[str, Any]:
-    return {"kind": KIND, "version": VERSION} | {
-        one.name: getattr(header, one.name) for one in fields(ServerBenchHeader)
-    }
 
 
 def clients_words(concurrency: int) -> str:
