@@ -24,10 +24,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 
 ARRAY = re.compile(r"\b(Array|NDArray|ndarray|Tensor)\b")
-SHAPE = re.compile(r"shape|\(([\w…][\w\s+…]*)?,[\w\s+,…]*\)")
+SHAPE = re.compile(r"[Ss]hape|\(([\w…][\w\s+…]*)?,[\w\s+,…]*\)")
 STAGE = re.compile(r"\b(raw|before|after|processed|untouched)\b")
 
-UNDOCUMENTED = {"bench": 51, "cli": 24, "report": 41}
+UNDOCUMENTED = {"bench": 51, "cli": 4}
 """Public names without a docstring that are let pass, by package. It can only shrink."""
 
 SHAPELESS: dict[str, int] = {}

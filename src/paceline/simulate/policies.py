@@ -124,6 +124,7 @@ _HEADS = ("seconds", "ms/token", "speedup", "tokens/round", "drafted", "latency 
 
 
 def comparison_text(document: dict[str, Any]) -> str:
+    """The comparison of policies, as a table for a terminal."""
     policies = document["policies"]
     lines = aligned([("policy", *_HEADS), *((spec, *_row(one)) for spec, one in policies.items())])
     if document["measured"]:
