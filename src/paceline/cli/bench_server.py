@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from paceline.bench.prompts.workload import Workload
 from paceline.bench.server.body import sampling_fields
@@ -42,9 +42,6 @@ from paceline.cli.settings import (
 )
 from paceline.errors import DataError, PacelineError, SettingError
 from paceline.types import Sampling
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
 
 _SEED = 0
 
@@ -99,25 +96,19 @@ class ServerOptions:
             patience = replace(patience, first_token_s=self.timeout, total_s=self.timeout)
         if self.retries is not None:
             patience = replace(patience, retries=self.retries)
-        first = connect(
-            self.url,
-            model=self.model,
-            key=read_key(self.api_key_env, "api_key_env"),
-            metrics=self.metrics,
-            patience=patience,
-        )
-        endpoints = {FIRST: await stack.enter_async_context(first)}
-        if self.against:
-            other = connect(
-                self.against,
-                model=self.against_model,
-                key=read_key(self.against_api_key_env, "against_api_key_env"),
-                metrics=self.against_metrics,
-                patience=patience,
-                option="--against",
-            )
-            endpoints[AGAINST] = await stack.enter_async_context(other)
-        return endpoints
+        servers: dict[str, ServerClient] = {}
+        for server, url, prefix in ((FIRST, self.url, ""), (AGAINST, self.against, "against_")):
+            if url:
+                client = connect(
+                    url,
+                    model=getattr(self, f"{prefix}model"),
+                    key=read_key(getattr(self, f"{prefix}api_key_env"), f"{prefix}api_key_env"),
+                    metrics=getattr(self, f"{prefix}metrics"),
+                    patience=patience,
+                    option="--against" if prefix else "URL",
+                )
+                servers[server] = await stack.enter_async_context(client)
+        return servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,58 +181,55 @@ async def _ask(
     held: list[ServerResult],
 ) -> None:
     async with AsyncExitStack() as stack:
-        endpoints = await settings.servers.connect(stack)
-        for endpoint in endpoints.values():
-            endpoint.fields = sampling_fields(sampling, settings.max_tokens, endpoint.served.server)
-        header = _header(settings, workload, sampling, endpoints)
+        servers = await settings.servers.connect(stack)
+        for server in servers.values():
+            server.fields = sampling_fields(sampling, settings.max_tokens, server.served.server)
+        header = _header(settings, workload, sampling, servers)
         file = stack.enter_context(ServerFile.open(out, header))
         held.append(file.result)
-        for endpoint in endpoints.values():
-            await endpoint.warm_up(raw=all(prompt.raw for prompt in workload.prompts))
-        bar = stack.enter_context(_bar(file.result, blocks))
-        await run_load(
-            endpoints, blocks, file, seed=header.seed, on_answer=_shower(bar, file.result)
-        )
+        for server in servers.values():
+            await server.warm_up(raw=all(prompt.raw for prompt in workload.prompts))
+        with _bar(file.result, blocks) as show:
+            await run_load(servers, blocks, file, seed=header.seed, on_answer=show)
+
+
+@contextmanager
+def _bar(result: ServerResult, blocks: Sequence[Block]) -> Iterator[Callable[[Asked], None]]:
+    """A bar of answers, and what moves it."""
+
+    def ended() -> int:
+        return len(result.asked) + len(result.servers) * len(result.left_out)
+
+    total = len(result.servers) * sum(len(block.prompts) for block in blocks)
+    with progress_bar(total, "answer", initial=ended()) as bar:
+
+        def show(asked: Asked) -> None:
+            bar.set_postfix_str(f"{asked.id}, {asked.server}, {asked.concurrency} at once")
+            bar.update(ended() - bar.n)  # goes back where a block is asked again
+
+        yield show
 
 
 def _header(
     settings: Settings,
     workload: Workload,
     sampling: Sampling,
-    endpoints: Mapping[str, ServerClient],
+    servers: Mapping[str, ServerClient],
 ) -> ServerBenchHeader:
-    patience = next(iter(endpoints.values())).http.patience
+    patience = next(iter(servers.values())).http.patience
     return ServerBenchHeader(
         command=("paceline", *sys.argv[1:]),
         started=datetime.now().astimezone().isoformat(timespec="seconds"),
-        servers={name: endpoint.served.as_json() for name, endpoint in endpoints.items()},
+        servers={name: server.served.as_json() for name, server in servers.items()},
         workload=workload.metadata(),
         prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
-        fields={name: dict(endpoint.fields) for name, endpoint in endpoints.items()},
+        fields={name: dict(server.fields) for name, server in servers.items()},
         sampling=asdict(sampling),
         max_tokens=settings.max_tokens,
         concurrency=settings.servers.concurrency,
         patience=asdict(patience),
         seed=_SEED,
     )
-
-
-def _bar(result: ServerResult, blocks: Sequence[Block]) -> tqdm[Any]:
-    total = len(result.servers) * sum(len(block.prompts) for block in blocks)
-    done = _ended(result)
-    return progress_bar(total, "answer", initial=done)
-
-
-def _shower(bar: tqdm[Any], result: ServerResult) -> Callable[[Asked], None]:
-    def show(asked: Asked) -> None:
-        bar.set_postfix_str(f"{asked.id}, {asked.server}, {asked.concurrency} at once")
-        bar.update(_ended(result) - bar.n)  # goes back where a block is asked again
-
-    return show
-
-
-def _ended(result: ServerResult) -> int:
-    return len(result.asked) + len(result.servers) * len(result.left_out)
 
 
 VERB = Verb(Settings, run, EXAMPLES)

@@ -19,6 +19,7 @@ from paceline.cli.options import (
     Output,
     TargetOptions,
     draft_option,
+    refuse_given,
     say,
 )
 from paceline.cli.plan import OUT_HELP, give, plan_path
@@ -26,7 +27,7 @@ from paceline.cli.settings import Verb, argument, group, option
 from paceline.errors import SettingError, unknown_name
 from paceline.plan.break_even import BreakEven, as_document, lines, make_plan, sentence
 from paceline.plan.costs import decide_costs
-from paceline.plan.document import TRAINED, PlanDocument
+from paceline.plan.document import TRAINED
 from paceline.policy.adaptive import Source
 from paceline.policy.break_even import check_acceptance
 from paceline.policy.costs import Costs, read_costs, shipped_costs
@@ -83,30 +84,23 @@ def run(settings: BreakEvenSettings) -> int:
         check_acceptance(acceptance)
     plot = None if settings.plot is None else check_plot(Path(settings.plot))
     out = plan_path(settings.out)
-    priced = _recorded(settings) if settings.costs is not None else _measured(settings)
+    found = _recorded(settings) if settings.costs is not None else _measured(settings)
+    plan, target, drafts = found
     if out is not None:
-        give(priced.decided(settings.costs), out, settings.output)
+        give(decide_costs(plan, target, drafts, file=settings.costs), out, settings.output)
     else:
         settings.output.show(
-            lambda: as_document(priced.plan),
-            lambda: "\n".join([sentence(priced.plan), "", *lines(priced.plan)]),
+            lambda: as_document(plan),
+            lambda: "\n".join([sentence(plan), "", *lines(plan)]),
         )
     if plot is not None:
-        plot_speed_up(priced.plan, plot)
+        plot_speed_up(plan, plot)
         say(f"The plot is in {plot}.")
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Costed:
-    """What costs say, of what: metadata of the target, and of each draft by name."""
-
-    plan: BreakEven
-    target: Mapping[str, Any]
-    drafts: Mapping[str, Mapping[str, Any]]
-
-    def decided(self, file: str | None) -> PlanDocument:
-        return decide_costs(self.plan, self.target, self.drafts, file=file)
+_Costed = tuple[BreakEven, Mapping[str, Any], dict[str, dict[str, Any]]]
+"""What costs say, of what: metadata of the target, and of each draft by name."""
 
 
 def _recorded(settings: BreakEvenSettings) -> _Costed:
@@ -117,24 +111,14 @@ def _recorded(settings: BreakEvenSettings) -> _Costed:
             f"Both TARGET ({target.target}) and --costs ({settings.costs}) are given.",
             "Leave out TARGET to decide from the file, or --costs to measure.",
         )
-    given = {
-        "engine": target.engine,
-        "context": target.context,
-        **target.place.given(),
-        "draft_engine": loading.draft_engine,
-        "draft_context": loading.draft_context,
-    }
-    for name, value in given.items():
-        if value is not None:
-            raise SettingError(
-                f"--{name.replace('_', '-')} is {value}, and --costs loads no model.",
-                "Drop one of them.",
-            )
+    given = {"engine": target.engine, "context": target.context}
+    given |= target.place.given() | loading.given()
+    refuse_given(given, "--costs loads no model", "Drop one of them.")
     costs = read_costs(settings.costs)
     names = settings.draft or ("lookup", *costs.drafts)
     found = [_source(costs, n, settings.costs) for n in dict.fromkeys(names) if n != "none"]
     metadata = {source.name: _metadata(source) for source in found}
-    return _Costed(make_plan(costs, found, settings.acceptance), costs.key, metadata)
+    return make_plan(costs, found, settings.acceptance), costs.key, metadata
 
 
 def _metadata(source: Source) -> dict[str, Any]:
@@ -179,7 +163,7 @@ def _measured(settings: BreakEvenSettings) -> _Costed:
                     "Use `paceline bench`.",
                 )
         costs = gather_costs(engine, drafts, on_measure=say)
-        return _Costed(
+        return (
             make_plan(costs, sources(costs, drafts), settings.acceptance),
             target_metadata(engine),
             {name: draft_metadata(draft) for name, draft in drafts.items()},

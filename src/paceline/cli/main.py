@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 
 import paceline
-from paceline.cli.settings import Parser
+from paceline.cli.parser import Parser
 from paceline.errors import PacelineError
 
 VERBS = {

@@ -86,7 +86,11 @@ class PlaceOptions:
 
     def given(self) -> dict[str, Any]:
         """What was given, by name."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        return _given(asdict(self))
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,11 @@ class DraftOptions:
         metavar="TOKENS",
     )
 
+    def given(self) -> dict[str, Any]:
+        """What was given, by the names of the options."""
+        said = {"draft_engine": self.draft_engine, "draft_context": self.draft_context}
+        return _given(said)
+
     def load(self, spec: str, target: Engine, place: PlaceOptions, *, own: bool = False) -> Draft:
         """The draft of a specification.
 
@@ -131,8 +140,7 @@ class DraftOptions:
                  engine is the same
         own      or the draft's own
         """
-        said = {"engine": self.draft_engine, "context_size": self.draft_context}
-        given: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
+        given = _given({"engine": self.draft_engine, "context_size": self.draft_context})
 
         def load_model(model: str) -> Engine:
             name = self.draft_engine or engine_name(model)
@@ -367,6 +375,13 @@ def labels(specs: Sequence[str]) -> dict[str, str]:
     if len(set(short.values())) < len(short):
         return {spec: spec for spec in specs}
     return short
+
+
+def refuse_given(values: Mapping[str, object], why: str, hint: str = "Leave it out.") -> None:
+    """Raises SettingError for an option that was given, and would have no effect."""
+    for name, value in values.items():
+        if value not in (None, ()):
+            raise SettingError(f"{as_flag(name)} is {value}, and {why}.", hint)
 
 
 def read_key(variable: str | None, name: str) -> str | None:

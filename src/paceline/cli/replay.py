@@ -19,12 +19,12 @@ from paceline.cli.options import (
     draft_option,
     new_path,
     progress_bar,
+    refuse_given,
     say,
 )
 from paceline.cli.settings import (
     Verb,
     argument,
-    as_flag,
     at_least,
     group,
     option,
@@ -124,7 +124,9 @@ def run(settings: Settings) -> int:
     # Whatever can be refused is, before anything is loaded.
     for spec in settings.draft:
         check_kinds(spec)
-    _check_loading(settings)
+    if not any(models_of(spec) for spec in settings.draft):
+        loading = settings.loading
+        refuse_given(loading.given() | loading.place.given(), "no draft here is a model")
     sampling = Sampling(temperature=settings.temperature)
     costs = _costs(settings)
     out = None if settings.out is None else new_path(settings.out, "-o")
@@ -171,20 +173,6 @@ def run(settings: Settings) -> int:
     if out is not None:
         say(f"The recording is in {out}: `paceline simulate {out} --costs …`.")
     return 0 if result.complete else 1
-
-
-def _check_loading(settings: Settings) -> None:
-    """Refuse what is said of loading a model draft where there is none."""
-    if any(models_of(spec) for spec in settings.draft):
-        return
-    loading = settings.loading
-    said = {"draft_engine": loading.draft_engine, "draft_context": loading.draft_context}
-    for name, value in (said | loading.place.given()).items():
-        if value is not None:
-            raise SettingError(
-                f"{as_flag(name)} is {value}, and no draft here is a model.",
-                "Leave it out.",
-            )
 
 
 def _costs(settings: Settings) -> Costs | None:

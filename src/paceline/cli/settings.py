@@ -18,14 +18,13 @@ heading of its own in the help.
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
+from paceline.cli.parser import Parser
 from paceline.errors import SettingError
 
 S = TypeVar("S")
@@ -206,10 +205,10 @@ class Verb:
         )
         add_options(parser, self.settings)
         if run := self.run:
-            others = set() if above is None else set(_names(above))
+            others = set() if above is None else {*_names(above)} - {*_names(self.settings)}
 
             def with_settings(args: argparse.Namespace) -> int:
-                for other in others & vars(args).keys():
+                for other in sorted(others & vars(args).keys()):
                     raise SettingError(
                         f"`{parser.prog}` has no option {as_flag(other)}.", "Leave it out."
                     )
@@ -224,45 +223,7 @@ class Verb:
                 action.add(inner, name, above=self.settings)
 
 
-# Parsing.
-
-
-class Parser(argparse.ArgumentParser):
-    """`examples` stand first in the help; an error is one line and exit code 2."""
-
-    quoting: tuple[str, ...] = ()
-    """Options whose value is a text of options, so that it may begin with a dash."""
-
-    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
-        kwargs.setdefault("allow_abbrev", False)
-        super().__init__(*args, **kwargs)
-        self.examples = examples
-
-    def format_help(self) -> str:
-        text = super().format_help()
-        return f"{self.examples}\n\n{text}" if self.examples else text
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        words = list(sys.argv[1:] if args is None else args)
-        for place in range(len(words) - 2, -1, -1):
-            if words[place] in self.quoting:
-                words[place : place + 2] = [f"{words[place]}={words[place + 1]}"]
-        return super().parse_known_args(words, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        sys.stderr.write(f"{self.prog}: {_with_nearest(message)} See {self.prog} --help.\n")
-        sys.exit(2)
-
-
-def _with_nearest(message: str) -> str:
-    """argparse's complaint about a choice, with the nearest one in place of the whole list."""
-    found = re.search(r"invalid choice: '?([^' ]+)'? \(choose from (.+)\)", message)
-    if not found:
-        return f"{message[:1].upper()}{message[1:]}."
-    name, known = found[1], [choice.strip(" '") for choice in found[2].split(",")]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}."
-    return f"There is no {name!r}. {hint}"
+# Argument types.
 
 
 def at_least(least: int) -> Callable[[str], int]:

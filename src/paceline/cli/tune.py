@@ -15,11 +15,11 @@ from paceline.cli.options import (
     TargetOptions,
     out_path,
     percent_bar,
+    refuse_given,
     say,
 )
-from paceline.cli.settings import Verb, as_flag, group, option, whole
+from paceline.cli.settings import Verb, group, option, whole
 from paceline.drafts.early_exit import write_setting
-from paceline.errors import SettingError
 from paceline.train.tune import Tuner
 from paceline.train.tune_result import tune_summary
 
@@ -45,15 +45,6 @@ class FitOptions:
     fit_steps: int | None = whole("(default: 200)")
     answers: int | None = whole("answers to each prompt to fit to (default: 4)")
 
-    def refuse_without_head(self) -> None:
-        """Raises SettingError for what is given without a head to fit."""
-        for name, given in asdict(self).items():
-            if given is not None and self.fit_head is None:
-                raise SettingError(
-                    f"{as_flag(name)} is {given}, and no head is to be fitted.",
-                    f"Add --fit-head FILE, or drop {as_flag(name)}.",
-                )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -75,7 +66,8 @@ class Settings:
 def run(settings: Settings) -> int:
     """Fit a head if one is asked for, search, write the setting, and return the exit code."""
     fit = settings.fit
-    fit.refuse_without_head()
+    if fit.fit_head is None:
+        refuse_given(asdict(fit), "no head is to be fitted", "Add --fit-head FILE, or drop it.")
     workload = settings.prompts.workload(turns=False)
     out = out_path(settings.out, "-o")
     head = None if fit.fit_head is None else out_path(fit.fit_head, "--fit-head")
