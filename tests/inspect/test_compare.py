@@ -157,7 +157,7 @@ def test_a_broken_tokenizer_is_named(text: str, draft: Checkpoint, tmp_path: Pat
     place = target(tmp_path / "target")
     tokenizer(draft.path, ["a", "b"])
     (place / "tokenizer.json").write_text(text)
-    with pytest.raises(DataError, match="is not a tokenizer"):
+    with pytest.raises(DataError, match=r"tokenizer.json (can't be read|is not JSON): "):
         compare(draft, place)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from paceline.errors import DataError
 from paceline.inspect.checkpoint import Checkpoint, Problem
 from paceline.inspect.files import read_config
 from paceline.inspect.read import read
+from paceline.storage import decode_struct
 
 TOKENIZER = "tokenizer.json"
 WHOLE = ("vllm", "sglang", "tensorrt-llm")
@@ -140,17 +142,23 @@ def _same_tokens(draft: Path, target: Path) -> bool | None:
     return first == second or _tokens(first, one) == _tokens(second, other)
 
 
+class _TokenizerModel(msgspec.Struct):
+    vocab: dict[str, int] | list[tuple[str, float]]  # unigram models list tokens with their scores
+
+
+class _AddedToken(msgspec.Struct):
+    content: str
+    id: int
+
+
+class _TokenizerFile(msgspec.Struct):
+    model: _TokenizerModel
+    added_tokens: list[_AddedToken] | None = None
+
+
 def _tokens(text: bytes, path: Path) -> dict[str, int]:
     """Ids by token, added ones included."""
-    try:
-        document = json.loads(text)
-        vocabulary = document["model"]["vocab"]
-        if isinstance(vocabulary, list):  # unigram models list tokens with their scores
-            vocabulary = {entry[0]: number for number, entry in enumerate(vocabulary)}
-        added = {entry["content"]: entry["id"] for entry in document.get("added_tokens") or []}
-        tokens = {**vocabulary, **added}
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        tokens = {}
-    if not tokens or not all(type(number) is int for number in tokens.values()):
-        raise DataError(f"{path} is not a tokenizer.", "Fetch it again.")
-    return tokens
+    read = decode_struct(text, _TokenizerFile, str(path), "Fetch it again.")
+    found = read.model.vocab
+    ids = found if isinstance(found, dict) else {one: at for at, (one, _) in enumerate(found)}
+    return ids | {added.content: added.id for added in read.added_tokens or ()}

@@ -28,17 +28,12 @@ def checkpoint_document(
     document["target"] = None
     if comparison is not None:
         target = comparison.target
+        names = ("architecture", "hidden_size", "vocabulary_size", "bytes", "parameters")
+        told = ("layers", "share_bytes", "share_parameters", "same_tokens")
         document["target"] = {
             "path": str(target.path),
-            "architecture": target.architecture,
-            "hidden_size": target.hidden_size,
-            "vocabulary_size": target.vocabulary_size,
-            "layers": comparison.layers,
-            "bytes": target.bytes,
-            "parameters": target.parameters,
-            "share_bytes": comparison.share_bytes,
-            "share_parameters": comparison.share_parameters,
-            "same_tokens": comparison.same_tokens,
+            **{name: getattr(target, name) for name in names},
+            **{name: getattr(comparison, name) for name in told},
         }
     return document
 
@@ -158,41 +153,38 @@ def _beside(comparison: TargetComparison) -> Iterator[tuple[str, str]]:
         shares.append(f"{comparison.share_bytes:.1%} of its bytes ({_bytes(target.bytes)})")
     if shares:
         yield "the draft is", ", ".join(shares)
-    if comparison.same_tokens is None:
-        yield "tokenizers", "not compared: no tokenizer.json on both sides"
-    else:
-        yield "tokenizers", "the same tokens" if comparison.same_tokens else "different tokens"
+    tokens = {
+        None: "not compared: no tokenizer.json on both sides",
+        True: "the same tokens",
+        False: "different tokens",
+    }
+    yield "tokenizers", tokens[comparison.same_tokens]
 
 
 def _loading(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """Versions that answer alike in one line."""
     below = {problem.fact for problem in checkpoint.problems}
     for engine, answers in _answers(checkpoint):
-        for _, group in groupby(answers, key=lambda answer: _unversioned(answer)):
+        for _, group in groupby(answers, key=_unversioned):
             alike = list(group)
             first, last = alike[0][0], alike[-1][0]
-            numbers = (
-                "" if first is None else f" {first}" + (f" to {last}" if last != first else "")
-            )
-            yield f"{ENGINES[engine].title}{numbers}", _answer(alike[-1][1], below)
+            numbers = f" {first}" if first == last else f" {first} to {last}"
+            title = ENGINES[engine].title
+            yield title if first is None else title + numbers, _answer(alike[-1][1], below)
 
 
 def _unversioned(answer: tuple[str | None, Loads]) -> tuple[Any, ...]:
     version, loading = answer
-    reason = loading.reason.replace(str(version), "")
-    return loading.yes, loading.method, reason
+    return loading.yes, loading.method, loading.reason.replace(str(version), "")
 
 
 def _answer(loading: Loads, below: set[str]) -> str:
     if not loading.yes:
         return "no, see below" if loading.reason in below else f"no. {loading.reason}"
-    settings = "".join(f", {name} {_value(value)}" for name, value in loading.settings.items())
+    named = {name: json.dumps(value).strip('"') for name, value in loading.settings.items()}
+    settings = "".join(f", {name} {value}" for name, value in named.items())
     reason = f". {loading.reason}" if loading.reason else ""
     return f"as {loading.method}{settings}{reason}"
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
 def _many(count: int, name: str) -> str:
