@@ -144,7 +144,7 @@ def test_recorded_costs_of_another_model_are_refused_by_name() -> None:
     with pytest.raises(SettingError, match="are for model 'toy:4'; here it is 'toy:3'"):
         adaptive.measured_policy(engine, lookup, costs=costs)
     right = costs_for(engine)
-    assert adaptive.measured_policy(engine, lookup, costs=right).frozen
+    assert adaptive.measured_policy(engine, lookup, costs=right).costs.frozen
     pair = {"toy:5": create_draft("toy:5", engine)}
     with pytest.raises(SettingError, match="have no draft 'toy:5'"):
         adaptive.measured_policy(engine, pair, costs=right)

@@ -12,7 +12,7 @@ from paceline.plan.break_even import make_plan
 from paceline.plan.costs import decide_costs
 from paceline.plan.document import PlanDocument, decode_plan
 from paceline.policy.adaptive import Source
-from paceline.policy.break_even import speed_up
+from paceline.policy.break_even import Prices, speed_up
 from paceline.policy.costs import Costs, Point
 
 FACTS = {
@@ -70,11 +70,8 @@ def test_a_draft_at_an_acceptance_that_is_assumed() -> None:
     assert expected.break_even_tokens == pytest.approx(seconds / 1.2)
     assert expected.gain is not None
     assert (expected.gain.low, expected.gain.high) == (None, None)
-    priced = {"draft_cost": 0.1, "overhead": 0.2}
-    best = max(
-        speed_up(1 + sum(0.7**i for i in range(1, k + 1)), k, lambda w: 0.9 + 0.1 * w, **priced)
-        for k in range(1, 8)
-    )
+    priced = Prices(lambda w: 0.9 + 0.1 * w, draft_cost=0.1, overhead=0.2)
+    best = max(speed_up(1 + sum(0.7**i for i in range(1, k + 1)), k, priced) for k in range(1, 8))
     assert expected.gain.value == pytest.approx(best, abs=1e-3)
     assert expected.gain.value == pytest.approx(tokens / expected.break_even_tokens, abs=1e-3)
     assert (plan.measured.source, plan.measured.file) == ("costs", "c.json")

@@ -13,25 +13,28 @@ from paceline.types import Preview
 
 def test_a_request_starts_from_what_all_requests_know() -> None:
     shared = Shared(has_confidence=True)
-    cold = Acceptance(shared).chances(2, 1)[0]
+    cold = Acceptance(shared).probabilities(2, 1)[0]
     for _ in range(200):
         Acceptance(shared).learn(2, 0, 1)
-    assert Acceptance(shared).chances(2, 1)[0] < 0.1 < cold
+    assert Acceptance(shared).probabilities(2, 1)[0] < 0.1 < cold
 
 
 def test_acceptance_is_the_product_over_positions() -> None:
     known = Acceptance(Shared(has_confidence=False, prior=np.full(11, 0.5)))
     # 0.5 less half a standard error of four observations
-    assert known.chances(0, 3) == pytest.approx([0.375, 0.375**2, 0.375**3])
+    assert known.probabilities(0, 3) == pytest.approx([0.375, 0.375**2, 0.375**3])
     weighed = Acceptance(Shared(has_confidence=True))
     # a match of 1 that was right once is a match of 2
-    assert weighed.chances(1, 2)[1] == weighed.chances(1, 1)[0] * weighed.chances(2, 1)[0]
-    assert len(weighed.chances(1000, MOST)) == MOST
+    assert (
+        weighed.probabilities(1, 2)[1]
+        == weighed.probabilities(1, 1)[0] * weighed.probabilities(2, 1)[0]
+    )
+    assert len(weighed.probabilities(1000, MOST)) == MOST
 
 
 def test_longer_matches_are_trusted_more_before_anything_was_counted() -> None:
     known = Acceptance(Shared(has_confidence=True))
-    chances = [known.chances(length, 1)[0] for length in range(1, 40)]
+    chances = [known.probabilities(length, 1)[0] for length in range(1, 40)]
     assert chances == sorted(chances)
     assert chances[0] < 0.3
     assert chances[-1] > 0.85
@@ -74,10 +77,10 @@ def test_a_changed_text_is_noticed_and_a_request_forgets() -> None:
     known = Acceptance(Shared(has_confidence=True))
     for _ in range(500):
         known.learn(4, 1, 1)
-    assert known.chances(4, 1)[0] > 0.95
+    assert known.probabilities(4, 1)[0] > 0.95
     for _ in range(40):
         known.learn(4, 0, 1)
-    assert known.chances(4, 1)[0] < 0.6
+    assert known.probabilities(4, 1)[0] < 0.6
 
 
 TREE = Preview([7, 8, 9, 5], 0, confidences=[3, 2, 4, 1], parents=[-1, -1, 1, 0])
@@ -117,13 +120,13 @@ def test_evidence_of_its_own_for_each_token_of_a_chain() -> None:
 
 def test_a_draft_may_bring_its_own_prior() -> None:
     shared = Shared(has_confidence=True, prior=prior_of([0.1, 0.9]))
-    assert shared.chances == pytest.approx([0.1, *[0.9] * 10])
+    assert shared.probabilities == pytest.approx([0.1, *[0.9] * 10])
 
 
 def test_caution_goes_with_evidence() -> None:
     known = Acceptance(Shared(has_confidence=True))
     before = known.steps(4)[0]
-    shared = known.shared.rng(4)
+    shared = known.shared.probability(4)
     assert shared - before == pytest.approx(0.5 * (shared * (1 - shared) / 4) ** 0.5)
     for _ in range(400):
         known.learn(4, 4, 5)  # cells 4 … 7 right, 8 wrong: cell 4 is always right

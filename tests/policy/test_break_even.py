@@ -11,6 +11,7 @@ import pytest
 from paceline.errors import SettingError
 from paceline.policy import break_even as breakeven
 from paceline.policy.break_even import (
+    Prices,
     best_draft_tokens,
     break_even_acceptance,
     expected_tokens,
@@ -18,7 +19,6 @@ from paceline.policy.break_even import (
     prices,
     speed_up,
     speed_up_of,
-    tokens_per_round,
 )
 from paceline.policy.costs import Costs, Point
 
@@ -50,29 +50,23 @@ def test_doctests() -> None:
 def test_best_limits_are_those_of_a_table_worked_out_elsewhere(
     slope, cost, acceptance, times, limit
 ) -> None:
-    found = best_draft_tokens(acceptance, linear(slope), draft_cost=cost, most=40)
+    found = best_draft_tokens(acceptance, Prices(linear(slope), cost, most=40))
     assert found[0] == limit
     assert found[1] == pytest.approx(times, abs=0.011)
-
-
-def test_constant_acceptance_is_a_case_of_acceptance() -> None:
-    acceptance = [0.8 ** (i + 1) for i in range(5)]
-    assert tokens_per_round(acceptance) == pytest.approx(expected_tokens(0.8, 5))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 12])
 @pytest.mark.parametrize("cost", [0, 0.1, 0.4])
 def test_at_break_even_it_takes_as_long_as_baseline(limit: int, cost: float) -> None:
-    least = break_even_acceptance(limit, linear(0.1), draft_cost=cost, overhead=0.02)
+    priced = Prices(linear(0.1), draft_cost=cost, overhead=0.02)
+    least = break_even_acceptance(limit, priced)
     assert least is not None
-    tokens = expected_tokens(least, limit)
-    found = speed_up(tokens, limit, linear(0.1), draft_cost=cost, overhead=0.02)
-    assert found == pytest.approx(1, abs=1e-4)
+    assert speed_up(expected_tokens(least, limit), limit, priced) == pytest.approx(1, abs=1e-4)
 
 
 def test_a_draft_as_dear_as_its_target_never_pays() -> None:
-    assert least_acceptance(linear(0.01), draft_cost=1.0) is None
-    assert break_even_acceptance(4, linear(0.0), draft_cost=0.99) is not None
+    assert least_acceptance(Prices(linear(0.01), draft_cost=1.0)) is None
+    assert break_even_acceptance(4, Prices(linear(0.0), draft_cost=0.99)) is not None
 
 
 def test_every_limit_is_tried_because_costs_have_steps() -> None:
@@ -81,7 +75,7 @@ def test_every_limit_is_tried_because_costs_have_steps() -> None:
     def packed(width: int) -> float:
         return 1.0 if width == 1 else 20.0 if width < 16 else 4.0 if width == 16 else math.inf
 
-    assert best_draft_tokens(0.95, packed)[0] == 15
+    assert best_draft_tokens(0.95, Prices(packed))[0] == 15
 
 
 @pytest.mark.parametrize("acceptance", [-0.1, 1.1, math.nan])
@@ -105,3 +99,10 @@ def test_prices_come_from_costs() -> None:
     times = speed_up_of(np.asarray([0.9, 0.8, 0.7]), found)
     assert times[0] == pytest.approx(1.9 * 1.05 / (1.2 + 0.3 + 0.05))
     assert len(times) == 3
+
+
+def test_acceptance_by_position_of_one_probability_is_the_closed_form() -> None:
+    priced = Prices(linear(0.05), draft_cost=0.1, overhead=0.02)
+    found = speed_up_of(np.asarray([0.8 ** (i + 1) for i in range(5)]), priced)
+    wanted = [speed_up(expected_tokens(0.8, k), k, priced) for k in range(1, 6)]
+    assert found == pytest.approx(wanted)

@@ -133,8 +133,8 @@ def test_free_sources_are_judged_though_they_were_never_asked() -> None:
     assert not any(r.max_draft_tokens for r in generation.rounds)
     [(key, shared)] = [(k, s) for k, s in chosen._shared.items() if k[0] == "lookup"]
     assert key == ("lookup", 0.0)
-    fresh = policy()._prior("lookup", 0.0).chances
-    assert np.abs(np.asarray(shared.chances) - np.asarray(fresh)).max() > 0.02
+    fresh = policy()._prior("lookup", 0.0).probabilities
+    assert np.abs(np.asarray(shared.probabilities) - np.asarray(fresh)).max() > 0.02
 
 
 def test_a_fresh_policy_has_counted_nothing() -> None:
@@ -186,7 +186,7 @@ def test_running_dry_is_the_request_s_affair() -> None:
     chosen = MeasuredPolicy(LiveCosts(FLAT), [Source("empty", costs=CHEAP)], say=lambda _: None)
     request = Request(prompt=PROMPT, stop=StopConditions(max_tokens=80))
     decode(Decoder(target(), {"empty": Empty()}, ChainVerifier(), chosen), [request])
-    assert chosen._prior("empty", 0.0).chances == policy()._prior("model", 0.0).chances
+    assert chosen._prior("empty", 0.0).probabilities == policy()._prior("model", 0.0).probabilities
 
 
 def test_a_draft_without_costs_is_priced_by_what_it_took() -> None:

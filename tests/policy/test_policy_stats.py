@@ -20,7 +20,8 @@ def test_rounds_limits_and_seconds_are_summed() -> None:
     assert policy_stats.as_json()["limits"] == {"0": 1, "1": 1, "3": 2}
     assert round(policy_stats.saved_s, 6) == round(0.8 - 0.48, 6)
     assert policy_stats.sentence() == (
-        "drafted in 3 of 4 rounds, limits 3 (2×), 1 (1×); saved 0.32 s against 0.80 s plain"
+        "drafted in 3 of 4 rounds, limits 3 (2×), 1 (1×); saved 0.32 s against "
+        "0.80 s of ordinary decoding"
     )
     both = policy_stats + policy_stats
     assert both.rounds == 8

@@ -4,7 +4,7 @@ words and as JSON."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,15 @@ from paceline.policy.break_even import (
     best_speedup_bound,
     break_even_acceptance,
     check_acceptance,
+    cost_words,
     expected_tokens,
+    label,
     least_acceptance,
     prices,
     speed_up,
     speed_up_of,
 )
 from paceline.policy.costs import Costs
-from paceline.policy.warnings import cost_words, label
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 MATCHES = (("short", 1, 2), ("medium", 3, 10), ("long", 11, 32))
@@ -82,15 +83,9 @@ class DraftPlan:
 
     def speedup(self, acceptance: float) -> list[float]:
         """Speedup of limits 0, 1, 2, …, as far as widths were measured."""
-        costs = {"draft_cost": self.priced.draft_cost, "overhead": self.priced.overhead}
         return [1.0] + [
-            speed_up(
-                expected_tokens(acceptance, max_draft_tokens),
-                max_draft_tokens,
-                self.priced.r,
-                **costs,
-            )
-            for max_draft_tokens in range(1, self.priced.most + 1)
+            speed_up(expected_tokens(acceptance, limit), limit, self.priced)
+            for limit in range(1, self.priced.most + 1)
         ]
 
 
@@ -134,27 +129,21 @@ def make_plan(
 
 def _draft_plan(costs: Costs, source: Source, acceptances: Sequence[float]) -> DraftPlan:
     priced = prices(costs, source.costs)
-    terms = {"draft_cost": priced.draft_cost, "overhead": priced.overhead}
     return DraftPlan(
         name=source.name,
         title=_title(source),
         free=source.costs is None,
         source="" if source.costs is None else source.costs.source,
         priced=priced,
-        least=least_acceptance(priced.r, most=priced.most, **terms),
+        least=least_acceptance(priced),
         speedup_bound=best_speedup_bound(priced)[1],
         best={
-            acceptance: Best(
-                f"{acceptance:g}",
-                *best_draft_tokens(acceptance, priced.r, most=priced.most, **terms),
-            )
+            acceptance: Best(f"{acceptance:g}", *best_draft_tokens(acceptance, priced))
             for acceptance in acceptances
         },
         matches=tuple(_matches(priced)) if source.has_confidence and source.prior is None else (),
         break_even={
-            max_draft_tokens: break_even_acceptance(max_draft_tokens, priced.r, **terms)
-            for max_draft_tokens in _LIMITS
-            if max_draft_tokens <= priced.most
+            limit: break_even_acceptance(limit, priced) for limit in _LIMITS if limit <= priced.most
         },
     )
 
@@ -168,7 +157,7 @@ def _matches(priced: Prices) -> Iterable[Best]:
     """The best limit by length of match: acceptance is the mean over the lengths of that name."""
     known = Acceptance(Shared(has_confidence=True))
     for name, low, high in MATCHES:
-        acceptance = np.mean([known.chances(n, MOST) for n in range(low, high + 1)], axis=0)
+        acceptance = np.mean([known.probabilities(n, MOST) for n in range(low, high + 1)], axis=0)
         gains = speed_up_of(acceptance, priced)
         at = int(np.argmax(gains))
         pays = gains[at] > 1
@@ -272,10 +261,7 @@ def _clause(plan: BreakEven, draft: DraftPlan) -> str:
 
 
 def _example(draft: DraftPlan) -> str:
-    priced = draft.priced
-    max_draft_tokens, times = best_draft_tokens(
-        _TYPICAL, priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead
-    )
+    max_draft_tokens, times = best_draft_tokens(_TYPICAL, replace(draft.priced, most=32))
     if not max_draft_tokens:
         return ""
     return f": at {_TYPICAL:.2f}, {_tokens(max_draft_tokens)} a round give a speedup of {times:.2f}"

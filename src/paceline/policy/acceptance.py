@@ -1,10 +1,10 @@
-"""The chance that drafted tokens 1…i are all accepted, by source, counted while decoding.
+"""The probability that drafted tokens 1…i are all accepted, by source, counted while decoding.
 
-A source that says how much speaks for its proposal (`Preview.match_length`, for a lookup the
-length of its match) is counted by that: after i accepted tokens a match of ℓ has become one of ℓ +
-i, so one table of "is the next token right after ℓ?" serves every position (docs/log.md has the
-figures). A source that weighs nothing is counted by position. What lies behind the first wrong
-token was never judged, and is not counted.
+A source that tells how much speaks for its proposal (`Preview.match_length`, for a lookup the
+length of its match) is counted by that: after i accepted tokens a match of ℓ has become one of
+ℓ + i, so one table of "is the next token right after ℓ?" serves every position (docs/log.md has
+the figures). Any other source is counted by position. What lies behind the first wrong token was
+never judged, and is not counted.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ NEGLIGIBLE = 0.01
 
 
 def prior_by_match_length() -> np.ndarray:
-    """Chance that the next token is right after a match of ℓ tokens, before anything was counted:
+    """Probability that the next token is right after a match of ℓ tokens, at first:
     0.95 ℓ² / (ℓ² + 2.8), fitted to a model's answers to 14 prompts (docs/log.md)."""
     lengths = np.asarray([*((a + b - 1) / 2 for a, b in pairwise(_EDGES)), 32])
     return 0.95 * lengths**2 / (lengths**2 + 2.8)
 
 
-def prior_by_position(rng: float = 0.7) -> np.ndarray:
-    """The same chance everywhere: what is assumed of a model draft nobody has seen at work."""
-    return np.full(len(_EDGES), rng)
+def prior_by_position(probability: float = 0.7) -> np.ndarray:
+    """The same probability everywhere: what is assumed of a model draft nobody has seen at work."""
+    return np.full(len(_EDGES), probability)
 
 
 def prior_by_place() -> np.ndarray:
@@ -51,16 +51,16 @@ def prior_by_place() -> np.ndarray:
     return np.asarray([0.6 * (1 + edge) ** -0.8 for edge in _EDGES])
 
 
-def prior_of(chances: Sequence[float]) -> np.ndarray:
-    """A draft's own: entry e is the chance at evidence e, the last one holds beyond."""
-    return np.asarray([chances[min(edge, len(chances) - 1)] for edge in _EDGES])
+def prior_of(probabilities: Sequence[float]) -> np.ndarray:
+    """A draft's own: entry e is the probability at evidence e, the last one holds beyond."""
+    return np.asarray([probabilities[min(edge, len(probabilities) - 1)] for edge in _EDGES])
 
 
 class Shared:
     """What all requests together know of a source; each request starts from it.
 
     has_confidence    the source gives evidence; else it is counted by position
-    prior     probability per cell, shape (cells,), before anything was counted
+    prior             probability per cell, shape (cells,), before anything was counted
     """
 
     def __init__(self, *, has_confidence: bool, prior: np.ndarray | None = None) -> None:
@@ -71,14 +71,14 @@ class Shared:
         self._judged = [_PRIOR_WEIGHT] * len(_EDGES)
         self._start_right, self._start_judged = list(self._right), list(self._judged)
 
-    def rng(self, cell: int) -> float:
+    def probability(self, cell: int) -> float:
         """The probability that a token of a cell is right."""
         return self._right[cell] / self._judged[cell]
 
     @property
-    def chances(self) -> list[float]:
-        """Chance that the next token is right, per cell."""
-        return [self.rng(cell) for cell in range(len(_EDGES))]
+    def probabilities(self) -> list[float]:
+        """Probability that the next token is right, per cell."""
+        return [self.probability(cell) for cell in range(len(_EDGES))]
 
     def count(self, cell: int, right: float) -> None:
         """Forgets towards the prior, never beyond it."""
@@ -96,22 +96,23 @@ class Acceptance:
         self.shared = shared
         self._right = [0.0] * len(_EDGES)
         self._judged = [0.0] * len(_EDGES)
-        chances = [_cautious(rng, 0.0) for rng in shared.chances]
-        self._by_start = [chances[cell] for cell in _CELLS]
+        probabilities = [_cautious(probability, 0.0) for probability in shared.probabilities]
+        self._by_start = [probabilities[cell] for cell in _CELLS]
         self.judged = 0  # tokens of this source judged in this request
         self.accepted = 0
 
+    def _start(self, match_length: int) -> int:
+        return min(match_length, _LAST) if self.shared.has_confidence else 0
+
     def steps(self, match_length: int, count: int = MOST) -> list[float]:
-        """Entry i: chance that token i is right if those before it were; at most MOST of them."""
-        start = (
-            (match_length if match_length < _LAST else _LAST) if self.shared.has_confidence else 0
-        )
+        """Entry i: probability that token i is right if those before it were; at most MOST."""
+        start = self._start(match_length)
         return self._by_start[start : start + count]
 
     def ahead(self, preview: Preview, most: int) -> list[float]:
-        """Entry i: chance that token i of a preview will be accepted, which takes that those before
-        it on its path are. It never rises: of a tree's tokens the first ones are meant to be the
-        likeliest, and where counting says otherwise the later ones are taken for no likelier."""
+        """Entry i: probability that token i of a preview and all before it on its path are
+        accepted. It never rises: of a tree's tokens the first ones are meant to be the likeliest,
+        and where counting says otherwise the later ones are taken for no likelier."""
         count = min(most, len(preview.tokens), MOST)
         if preview.confidences is None and preview.parents is None:
             return prefix_acceptance(self.steps(preview.match_length, count))
@@ -123,16 +124,14 @@ class Acceptance:
             reached.append(step * (reached[parent] if parent >= 0 else 1.0))
         return falling(reached)
 
-    def chances(self, match_length: int, count: int) -> np.ndarray:
-        """Entry i: chance that tokens 0…i are all accepted; `count` of them, at most MOST."""
+    def probabilities(self, match_length: int, count: int) -> np.ndarray:
+        """Entry i: probability that tokens 0…i are all accepted; `count` of them, at most MOST."""
         return np.cumprod(self.steps(match_length, count))
 
     def learn(self, match_length: int, right: int, judged: int) -> None:
         """`judged` tokens of a proposal were judged, the first `right` of them accepted: all, or
         all but the last."""
-        start = (
-            (match_length if match_length < _LAST else _LAST) if self.shared.has_confidence else 0
-        )
+        start = self._start(match_length)
         for index in range(judged):
             self._count(_CELLS[start + index], 1.0 if index < right else 0.0)
         self.judged += judged
@@ -140,8 +139,8 @@ class Acceptance:
 
     def learn_places(self, path: Sequence[int], count: int) -> None:
         """A tree of `count` tokens was judged, and those at the places of `path` were accepted. For
-        drafts that offer trees and have to be asked: entry i of `steps` is then the chance that
-        token i is accepted at all, not that it is after those before it."""
+        drafts that offer trees and have to be asked: entry i of `steps` is then the probability
+        that token i is accepted at all."""
         accepted = set(path)
         for place in range(min(count, MOST)):
             self._count(_CELLS[place], 1.0 if place in accepted else 0.0)
@@ -149,8 +148,8 @@ class Acceptance:
         self.accepted += len(accepted)
 
     def miss(self, position: int) -> None:
-        """The source was asked for a token at this position and had none. That is this request's
-        affair: the next one may be within its context again."""
+        """The source was asked for a token at this position and had none. Only this request counts
+        it: the next one may be within the draft's context again."""
         self._count(_CELLS[min(position, _LAST)], 0.0, shared=False)
 
     def judge(self, preview: Preview, committed: Sequence[int]) -> None:
@@ -187,29 +186,31 @@ class Acceptance:
             self.shared.count(cell, right)
         found = self._right[cell] = _REQUEST_KEEP * self._right[cell] + right
         judged = self._judged[cell] = _REQUEST_KEEP * self._judged[cell] + 1.0
-        rng = (found + _SHARED_WEIGHT * self.shared.rng(cell)) / (judged + _SHARED_WEIGHT)
+        probability = (found + _SHARED_WEIGHT * self.shared.probability(cell)) / (
+            judged + _SHARED_WEIGHT
+        )
         start, end = _EDGES[cell], _ENDS[cell]
-        self._by_start[start:end] = [_cautious(rng, judged)] * (end - start)
+        self._by_start[start:end] = [_cautious(probability, judged)] * (end - start)
 
 
-def falling(chances: Sequence[float]) -> list[float]:
-    """Chances that rise nowhere: later entries are taken for no likelier than earlier ones."""
+def falling(probabilities: Sequence[float]) -> list[float]:
+    """The same, rising nowhere: later entries are taken for no likelier than earlier ones."""
     found: list[float] = []
-    for rng in chances:
-        if rng < NEGLIGIBLE:
+    for probability in probabilities:
+        if probability < NEGLIGIBLE:
             break
-        found.append(min(rng, found[-1]) if found else rng)
+        found.append(min(probability, found[-1]) if found else probability)
     return found
 
 
 def prefix_acceptance(steps: Sequence[float]) -> list[float]:
-    """From the chances of each token, given those before it, to those of all up to it."""
-    found, rng = [], 1.0
+    """From the probability of each token, given those before it, to that of all up to it."""
+    found, probability = [], 1.0
     for step in steps:
-        rng *= step
-        if rng < NEGLIGIBLE:
+        probability *= step
+        if probability < NEGLIGIBLE:
             break
-        found.append(rng)
+        found.append(probability)
     return found
 
 
@@ -227,8 +228,8 @@ def _depths(parents: Sequence[int]) -> list[int]:
     return depths
 
 
-def _cautious(rng: float, judged: float) -> float:
-    """A chance, less a part of its standard error in this request. A lookup is watched for nothing,
-    so to wait for a little evidence costs little, and to be wrong costs a wide forward."""
-    error = math.sqrt(rng * (1 - rng) / (judged + _SHARED_WEIGHT))
-    return max(0.0, rng - _CAUTION * error)
+def _cautious(probability: float, judged: float) -> float:
+    """A probability, less a part of its standard error in this request: to wait for a little
+    evidence costs little, and to be wrong costs a wide forward."""
+    error = math.sqrt(probability * (1 - probability) / (judged + _SHARED_WEIGHT))
+    return max(0.0, probability - _CAUTION * error)

@@ -26,10 +26,10 @@ from paceline.policy.acceptance import (
     prior_of,
 )
 from paceline.policy.allocate import baseline, for_batch, for_drafted_batch, for_one
+from paceline.policy.break_even import Warnings
 from paceline.policy.costs import Costs
 from paceline.policy.live import LiveCosts, RoundCosts, Running
 from paceline.policy.stats import PolicyStats
-from paceline.policy.warnings import Warnings
 from paceline.types import Choice, Preview, Round
 
 log = logging.getLogger("paceline")
@@ -410,9 +410,9 @@ def _likeliest(
     names: list[str | None] = []
     for offered in options:
         best, best_name, most = list[float](), None, 0.0
-        for name, chances in offered:
-            if name in sources and (total := sum(chances)) > most:
-                best, best_name, most = chances, name, total
+        for name, probabilities in offered:
+            if name in sources and (total := sum(probabilities)) > most:
+                best, best_name, most = probabilities, name, total
         acceptance.append(best)
         names.append(best_name)
     return acceptance, names

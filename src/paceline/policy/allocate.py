@@ -1,9 +1,9 @@
 """How many tokens to draft for each sequence of a batch: the most expected tokens per second.
 
-Pure functions of chances and seconds, on plain lists: there are few numbers, and a round should
-not wait for its own planning. Each further position adds its acceptance, which never rises, so that
-taking the most likely tokens of all sequences first always takes prefixes. Every total is tried
-and none is assumed to be the last good one: seconds have steps.
+Pure functions of probabilities and seconds, on plain lists: there are few numbers, and a round
+should not wait for its own planning. Acceptance never rises with the position, so taking the most
+likely tokens of all sequences first always takes prefixes. Every total is tried and none is assumed
+to be the last good one: seconds have steps.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def for_one(
 ) -> tuple[float, int]:
     """Best rate and limit (1 or more) of one sequence.
 
-    acceptance    entry i: chance that tokens 0…i are all accepted
+    acceptance    entry i: probability that tokens 0…i are all accepted
     first_s     seconds of drafting anything at all, and
     step_s      of each step
     steps       most steps of a proposal; None is one for each drafted token
     """
     best_rate, best, tokens, paid_s = 0.0, 0, 1.0, first_s
-    for limit, rng in enumerate(acceptance[: len(round_s) - 2], start=1):
-        tokens += rng
+    for limit, probability in enumerate(acceptance[: len(round_s) - 2], start=1):
+        tokens += probability
         if steps is None or limit <= steps:
             paid_s += step_s
         rate = tokens / (round_s[limit + 1] + paid_s)
@@ -56,7 +56,13 @@ def for_batch(acceptance: Sequence[Sequence[float]], round_s: Sequence[float]) -
     """
     sequences = len(acceptance)
     # Sorting is stable, so that equally likely tokens of one sequence stay in their order.
-    order = sorted([(-rng, number) for number, chances in enumerate(acceptance) for rng in chances])
+    order = sorted(
+        [
+            (-probability, number)
+            for number, probabilities in enumerate(acceptance)
+            for probability in probabilities
+        ]
+    )
     best_rate, best, tokens, rows = 0.0, 0, float(sequences), sequences
     for place, (negative, _) in enumerate(order[: max(0, len(round_s) - 1 - sequences)], start=1):
         tokens -= negative
@@ -87,9 +93,9 @@ def for_drafted_batch(
     sequences, gains = len(acceptance), [0.0] * len(acceptance)
     best_rate, best_draft_tokens, best_taken = 0.0, 0, list[int]()
     for limit in range(1, max(map(len, acceptance), default=0) + 1):
-        for number, chances in enumerate(acceptance):
-            if limit <= len(chances):
-                gains[number] += chances[limit - 1]
+        for number, probabilities in enumerate(acceptance):
+            if limit <= len(probabilities):
+                gains[number] += probabilities[limit - 1]
         order = sorted(range(sequences), key=gains.__getitem__, reverse=True)
         tokens, rows = float(sequences), sequences
         for count, number in enumerate(order, start=1):

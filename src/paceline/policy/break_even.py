@@ -1,28 +1,61 @@
-"""When a draft pays, as arithmetic.
+"""When a draft pays, as arithmetic, and the warning where it doesn't.
 
 One round of limit k takes r(k + 1) + k·c + o target passes of width 1 and gives 1 + Σ acceptance
-tokens; a plain round takes 1 + o and gives one. r(w) is the cost of w rows over that of one, c the
-draft's seconds per drafted token and o those outside forwards, each over the target's T(1).
-Leviathan et al. 2023 (theorem 3.8) is the case r = 1, o = 0.
+tokens; a round without a draft takes 1 + o and gives one. r(w) is the cost of w rows over that of
+one, c the draft's seconds per drafted token and o those outside forwards, each over the target's
+T(1). Leviathan et al. 2023 (theorem 3.8) is the case r = 1, o = 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from paceline.errors import SettingError
+from paceline.policy.acceptance import Acceptance
 from paceline.policy.costs import Costs
+from paceline.types import Sampling
 
-Ratio = Callable[[int], float]
-"""r(w): infinite where it is not known."""
+LEAST_SPEEDUP_BOUND = 1.05
+"""Speedup of a draft that is always right, below which it is not worth asking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A target and a draft as the formulas want them.
+
+    r             r(w) of the target; infinite where it is not known
+    draft_cost    c: seconds of a drafted token over the target's T(1); 0 for one without a model
+    overhead      o: seconds outside forwards over T(1)
+    most          the largest limit that is tried
+    """
+
+    r: Callable[[int], float]
+    draft_cost: float = 0.0
+    overhead: float = 0.0
+    most: int = 32
+
+
+def prices(target: Costs, draft: Costs | None = None, *, context: int = 0) -> Prices:
+    """Prices at one sequence and a context length, with the largest limit whose width was measured.
+    A draft without costs of its own is free."""
+    table = target.table(1, context)
+    base = float(table[1])
+    ratios = table / base
+    step = 0.0 if draft is None else draft.forward_s(1, 1, context) / base
+    return Prices(
+        lambda width: float(ratios[width]) if 0 < width < len(ratios) else float("inf"),
+        step,
+        target.overhead_s / base,
+        min(32, len(table) - 2),
+    )
 
 
 def expected_tokens(acceptance: float, limit: int) -> float:
-    """Tokens per round, bonus included, if each drafted token is accepted with the same chance:
-    (1 − α^(k+1)) / (1 − α), Leviathan et al. 2023, equation 1.
+    """Tokens per round, bonus included, if each drafted token is accepted with the same
+    probability: (1 − α^(k+1)) / (1 − α), Leviathan et al. 2023, equation 1.
 
     >>> expected_tokens(0.5, 2)
     1.75
@@ -33,71 +66,61 @@ def expected_tokens(acceptance: float, limit: int) -> float:
     return float(sum(acceptance**i for i in range(limit + 1)))
 
 
-def tokens_per_round(acceptance: Sequence[float]) -> float:
-    """The same for acceptance by position: 1 + Σ.
-
-    >>> tokens_per_round([0.5, 0.25])
-    1.75
-    """
-    return 1.0 + float(sum(acceptance))
-
-
-def speed_up(
-    tokens: float, limit: int, r: Ratio, *, draft_cost: float = 0.0, overhead: float = 0.0
-) -> float:
+def speed_up(tokens: float, limit: int, priced: Prices) -> float:
     """Speedup of rounds that give so many tokens.
 
-    >>> speed_up(1.75, 2, lambda width: 1.0)
+    >>> speed_up(1.75, 2, Prices(lambda width: 1.0))
     1.75
-    >>> round(speed_up(1.75, 2, lambda width: 1 + 0.2 * (width - 1), draft_cost=0.1), 3)
+    >>> round(speed_up(1.75, 2, Prices(lambda width: 1 + 0.2 * (width - 1), draft_cost=0.1)), 3)
     1.094
     """
-    return tokens * (1 + overhead) / (r(limit + 1) + limit * draft_cost + overhead)
+    round_cost = priced.r(limit + 1) + limit * priced.draft_cost + priced.overhead
+    return tokens * (1 + priced.overhead) / round_cost
 
 
-def best_draft_tokens(
-    acceptance: float,
-    r: Ratio,
-    *,
-    draft_cost: float = 0.0,
-    overhead: float = 0.0,
-    most: int = 32,
-) -> tuple[int, float]:
-    """The limit with the highest speed-up, and that speed-up; 0 and 1.0 where none pays. Every
-    limit is tried: r(w) has steps, so the first fall is not the end.
+def speed_up_of(acceptance: np.ndarray, priced: Prices) -> np.ndarray:
+    """Speedup for limits 1, 2, … from prefix acceptance by position; entry i is limit i + 1."""
+    limits = range(1, min(len(acceptance), priced.most) + 1)
+    tokens = 1 + np.cumsum(acceptance[: len(limits)])
+    return np.asarray([speed_up(t, k, priced) for t, k in zip(tokens, limits, strict=True)])
 
-    >>> best_draft_tokens(0.8, lambda width: 1 + 0.05 * (width - 1))
+
+def best_draft_tokens(acceptance: float, priced: Prices) -> tuple[int, float]:
+    """The limit with the highest speedup, and that speedup; 0 and 1.0 where none pays. Every limit
+    is tried: r(w) has steps, so the first fall is not the end.
+
+    >>> best_draft_tokens(0.8, Prices(lambda width: 1 + 0.05 * (width - 1)))
     (8, 3.092)
-    >>> best_draft_tokens(0.3, lambda width: float(width))
+    >>> best_draft_tokens(0.3, Prices(lambda width: float(width)))
     (0, 1.0)
     """
     best = 0, 1.0
-    for limit in range(1, most + 1):
-        tokens = expected_tokens(acceptance, limit)
-        found = speed_up(tokens, limit, r, draft_cost=draft_cost, overhead=overhead)
+    for limit in range(1, priced.most + 1):
+        found = speed_up(expected_tokens(acceptance, limit), limit, priced)
         if found > best[1]:
             best = limit, found
     return best[0], round(best[1], 3)
 
 
-def break_even_acceptance(
-    limit: int, r: Ratio, *, draft_cost: float = 0.0, overhead: float = 0.0
-) -> float | None:
-    """The acceptance above which this limit is faster than plain; None if even a draft that is
-    always right loses.
+def best_speedup_bound(priced: Prices) -> tuple[int, float]:
+    """The limit and the speedup of a draft that is always right; 0 and 1.0 if even that loses."""
+    return best_draft_tokens(1.0, priced)
+
+
+def break_even_acceptance(limit: int, priced: Prices) -> float | None:
+    """The acceptance above which this limit is faster than ordinary decoding; None if even a draft
+    that is always right loses.
 
     With one drafted token it is r(2) + c − 1:
 
-    >>> break_even_acceptance(1, lambda width: 1.4, draft_cost=0.1)
+    >>> break_even_acceptance(1, Prices(lambda width: 1.4, draft_cost=0.1))
     0.5
-    >>> break_even_acceptance(3, lambda width: 1.5, draft_cost=1.0) is None
+    >>> break_even_acceptance(3, Prices(lambda width: 1.5, draft_cost=1.0)) is None
     True
     """
-    check_limit(limit)
 
     def pays(acceptance: float) -> bool:
-        tokens = expected_tokens(acceptance, limit)
-        return speed_up(tokens, limit, r, draft_cost=draft_cost, overhead=overhead) >= 1
+        return speed_up(expected_tokens(acceptance, limit), limit, priced) >= 1
 
     if not pays(1.0):
         return None
@@ -108,22 +131,17 @@ def break_even_acceptance(
     return round(high, 6)
 
 
-def least_acceptance(
-    r: Ratio, *, draft_cost: float = 0.0, overhead: float = 0.0, most: int = 32
-) -> tuple[int, float] | None:
+def least_acceptance(priced: Prices) -> tuple[int, float] | None:
     """The limit that pays soonest, and its break-even acceptance; None if no limit can pay.
 
-    >>> least_acceptance(lambda width: 1 + 0.2 * (width - 1))
+    >>> least_acceptance(Prices(lambda width: 1 + 0.2 * (width - 1)))
     (1, 0.2)
     """
     found = [
         (acceptance, limit)
-        for limit in range(1, most + 1)
-        if r(limit + 1) < float("inf")
-        and (
-            acceptance := break_even_acceptance(limit, r, draft_cost=draft_cost, overhead=overhead)
-        )
-        is not None
+        for limit in range(1, priced.most + 1)
+        if priced.r(limit + 1) < float("inf")
+        and (acceptance := break_even_acceptance(limit, priced)) is not None
     ]
     if not found:
         return None
@@ -137,63 +155,81 @@ def check_acceptance(acceptance: float) -> None:
         raise SettingError(f"The acceptance is {acceptance}.", "It must be from 0 to 1.")
 
 
-def check_limit(limit: int) -> None:
-    """Raises SettingError for a limit below 1."""
-    if limit < 1:
-        raise SettingError(f"The limit is {limit}.", "It must be 1 or more.")
+# Warnings.
+
+_ENOUGH = 16  # judged tokens before anything is said
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """A target and a draft as the formulas want them, from measured costs.
+class Warnings:
+    """Says each thing once.
 
-    r             r(w) of the target
-    draft_cost    c: seconds of a drafted token over the target's T(1); 0 for one without a model
-    overhead      o: seconds outside forwards over T(1)
-    most          the largest limit whose width was measured
+    say    takes a line
     """
 
-    r: Ratio
-    draft_cost: float
-    overhead: float
-    most: int
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said: set[str] = set()
+        self._least: dict[str, tuple[int, float] | None] = {}
+
+    def cannot_pay(self, target: Costs, name: str, draft: Costs | None) -> bool:
+        """Whether this draft would gain next to nothing even if it were always right; then says
+        so."""
+        if draft is None:
+            return False
+        priced = prices(target, draft)
+        max_draft_tokens, gain = best_speedup_bound(priced)
+        if gain >= LEAST_SPEEDUP_BOUND:
+            self._least[name] = least_acceptance(replace(priced, most=min(16, priced.most)))
+            return False
+        so = f"at most {gain:.2f} times as fast as" if max_draft_tokens else "slower than"
+        self._once(
+            name,
+            f"The draft {label(name, draft)} can't pay here: {cost_words(priced)}, so even if the "
+            f"target accepted every token it would be {so} ordinary decoding. It is not asked.",
+        )
+        return True
+
+    def collapsed(
+        self, name: str, draft: Costs | None, acceptance: Acceptance, sampling: Sampling
+    ) -> None:
+        """After enough judged tokens, say that a draft is not accepted often enough."""
+        least = self._least.get(name)
+        if acceptance.judged < _ENOUGH or least is None or name in self._said:
+            return
+        rate = acceptance.accepted / acceptance.judged
+        if rate >= least[1]:
+            return
+        self._once(
+            name,
+            f"The draft {label(name, draft)} doesn't pay on this text: {rate:.0%} of "
+            f"{acceptance.judged} judged tokens were accepted, break-even is {least[1]:.0%}. It is "
+            f"asked only now and then. Likely causes: {causes(sampling)}.",
+        )
+
+    def _once(self, name: str, line: str) -> None:
+        if name not in self._said:
+            self._said.add(name)
+            self._say(line)
 
 
-LEAST_SPEEDUP_BOUND = 1.05
-"""Speedup of a draft that is always right, below which it is not worth asking."""
+def label(name: str, draft: Costs | None) -> str:
+    """A draft's name, and its model where that says more."""
+    model = "" if draft is None else str(draft.key.get("model", ""))
+    return f"{name} ({model})" if model and not model.startswith(name) else name
 
 
-def best_speedup_bound(priced: Prices) -> tuple[int, float]:
-    """The limit and the speedup of a draft that is always right; 0 and 1.0 if even that
-    loses."""
-    return best_draft_tokens(
-        1.0,
-        priced.r,
-        draft_cost=priced.draft_cost,
-        overhead=priced.overhead,
-        most=priced.most,
+def cost_words(priced: Prices) -> str:
+    """The two prices that decide, in words."""
+    return (
+        f"a drafted token costs {priced.draft_cost:.2f} of a target pass and two rows cost "
+        f"{priced.r(2):.2f}"
     )
 
 
-def prices(target: Costs, draft: Costs | None = None, *, context: int = 0) -> Prices:
-    """Prices at one sequence and a context length. A draft without costs of its own is free."""
-    table = target.table(1, context)
-    base = float(table[1])
-    ratios = table / base
-    step = 0.0 if draft is None else draft.forward_s(1, 1, context) / base
-    return Prices(
-        lambda width: float(ratios[width]) if 0 < width < len(ratios) else float("inf"),
-        step,
-        target.overhead_s / base,
-        min(32, len(table) - 2),
+def causes(sampling: Sampling) -> str:
+    """What most often makes a draft fail."""
+    hot = f"temperature {sampling.temperature:g}, " if sampling.temperature >= 0.7 else ""
+    return (
+        f"{hot}another chat template or language than the draft was trained on, another "
+        "tokenizer's text habits, or a context beyond the draft's"
     )
-
-
-def speed_up_of(acceptance: np.ndarray, priced: Prices) -> np.ndarray:
-    """Speedup for limits 1, 2, … from acceptance by position, shape (n,), and measured costs; entry
-    i is limit i + 1."""
-    limits = np.arange(1, min(len(acceptance), priced.most) + 1)
-    tokens = 1 + np.cumsum(acceptance[: len(limits)])
-    seconds = np.asarray([priced.r(int(limit) + 1) for limit in limits])
-    seconds = seconds + limits * priced.draft_cost + priced.overhead
-    return np.asarray(tokens * (1 + priced.overhead) / seconds)

@@ -26,7 +26,7 @@ class PolicyStats:
     baseline_s: float = 0.0
 
     def add(self, round: Round, baseline_token_s: float) -> None:
-        """Count a round, and what its tokens would have cost without drafts."""
+        """Count a round; `baseline_token_s` is what ordinary decoding takes for a token."""
         self.rounds += 1
         self.drafted += round.max_draft_tokens > 0
         self.limits[round.max_draft_tokens] += 1
@@ -44,17 +44,15 @@ class PolicyStats:
 
     @property
     def saved_s(self) -> float:
-        """Seconds saved against ordinary decoding, by the measured costs."""
+        """Seconds gained over ordinary decoding; below 0 if lost."""
         return self.baseline_s - self.spent_s
 
     def as_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """As JSON."""
         return {
             "rounds": self.rounds,
             "rounds_asked": self.drafted,
-            "limits": {
-                str(max_draft_tokens): n for max_draft_tokens, n in sorted(self.limits.items())
-            },
+            "limits": {str(limit): n for limit, n in sorted(self.limits.items())},
             "spent_s": self.spent_s,
             "baseline_s_by_costs": self.baseline_s,
             "saved_s_by_costs": self.saved_s,
@@ -64,14 +62,11 @@ class PolicyStats:
         """For a terminal."""
         if not self.rounds:
             return "no rounds after the first token"
-        asked = Counter(
-            {max_draft_tokens: n for max_draft_tokens, n in self.limits.items() if max_draft_tokens}
+        asked = Counter({limit: n for limit, n in self.limits.items() if limit})
+        common = ", ".join(f"{limit} ({n}×)" for limit, n in asked.most_common(3))
+        limits = f", limits {common}" if common else ""
+        return (
+            f"drafted in {self.drafted} of {self.rounds} rounds{limits}; "
+            f"{'saved' if self.saved_s >= 0 else 'lost'} {abs(self.saved_s):.2f} s against "
+            f"{self.baseline_s:.2f} s of ordinary decoding"
         )
-        common = ", ".join(
-            f"{max_draft_tokens} ({n}×)" for max_draft_tokens, n in asked.most_common(3)
-        )
-        drafted = f"drafted in {self.drafted} of {self.rounds} rounds"
-        if common:
-            drafted += f", limits {common}"
-        word = "saved" if self.saved_s >= 0 else "lost"
-        return f"{drafted}; {word} {abs(self.saved_s):.2f} s against {self.baseline_s:.2f} s plain"

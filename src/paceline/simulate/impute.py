@@ -18,7 +18,7 @@ def imputed(recording: Recording) -> Recording:
 
     Where it was asked and a token was rejected, the moment is known. Where all it was asked for
     was accepted, more might have been right: that is drawn on from there. All else is drawn from
-    the chance, by position, that a token is right if those before it were: counted over the
+    the probability, by position, that a token is right if those before it were: counted over the
     rounds of the request's category in all configurations, and weighed as one judged token of the
     category's mean.
 
@@ -29,17 +29,17 @@ def imputed(recording: Recording) -> Recording:
         if previewable or name in recording.known_sources:
             continue
         _refuse_trees(recording, name)
-        chances = {
-            category: _chances(name, [t for t in recording.traces if t.category == category])
+        probabilities = {
+            category: _probabilities(name, [t for t in recording.traces if t.category == category])
             for category in recording.categories
         }
-        overall = _chances(name, recording.traces)
+        overall = _probabilities(name, recording.traces)
         if overall is None:
             continue
         traces = tuple(
             _filled(trace, name, found if found is not None else overall, number)
             for number, trace in enumerate(traces)
-            for found in [chances[trace.category]]
+            for found in [probabilities[trace.category]]
         )
     return replace(recording, traces=traces)
 
@@ -53,8 +53,8 @@ def _refuse_trees(recording: Recording, name: str) -> None:
         )
 
 
-def _chances(name: str, traces: tuple[Trace, ...] | list[Trace]) -> np.ndarray | None:
-    """Entry i: chance that token i is right if those before it were; None if never asked."""
+def _probabilities(name: str, traces: tuple[Trace, ...] | list[Trace]) -> np.ndarray | None:
+    """Entry i: probability that token i is right if those before it were; None if never asked."""
     right, judged = np.zeros(MOST), np.zeros(MOST)
     for trace in traces:
         for round in trace.rounds:
@@ -67,10 +67,10 @@ def _chances(name: str, traces: tuple[Trace, ...] | list[Trace]) -> np.ndarray |
     return np.asarray((right + right.sum() / judged.sum()) / (judged + 1))
 
 
-def _filled(trace: Trace, name: str, chances: np.ndarray, number: int) -> Trace:
+def _filled(trace: Trace, name: str, probabilities: np.ndarray, number: int) -> Trace:
     count = trace.output_tokens
     draws = np.random.default_rng((0, number, crc32(name.encode()))).random((count, MOST))
-    wrong = draws >= chances
+    wrong = draws >= probabilities
     # A draft is never asked before the prompt was read: at moment 0 it has nothing.
     right, offered = [0] * count, [0, *[MOST] * (count - 1)]
     asked = {r.context - trace.prompt_tokens: r for r in trace.rounds if r.source == name}

@@ -181,13 +181,7 @@ class Tuner:
         stay small."""
         priced = self._prices(candidate)
         candidate.estimate = max(
-            speed_up(
-                expected_tokens(min(1.0, candidate.agreement), limit),
-                limit,
-                priced.r,
-                draft_cost=priced.draft_cost,
-                overhead=priced.overhead,
-            )
+            speed_up(expected_tokens(min(1.0, candidate.agreement), limit), limit, priced)
             for limit in range(1, max(2, priced.most + 1))
         )
         result = self.result

@@ -51,9 +51,7 @@ def costs_lines(costs: Costs) -> Iterator[str]:
             f"100 tokens {draft.feed_s(100) / base:.1f} T(1)"
         )
         limit, speedup = best_speedup_bound(priced)
-        least = least_acceptance(
-            priced.r, draft_cost=priced.draft_cost, overhead=priced.overhead, most=priced.most
-        )
+        least = least_acceptance(priced)
         bound = f"{speedup:.2f}×" if limit else "below 1×"
         yield "          " + (
             f"it can't pay here: if every token were accepted, the speedup would be {bound}"
