@@ -9,7 +9,6 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -88,20 +87,11 @@ def figure_class(hint: str) -> Any:
     return Figure
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
-    """How one series looks."""
-
-    color: str
-    line: Any
-    marker: str
-
-
-def nth_style(place: int) -> Style:
-    """Through the colours, and past the last one with other markers."""
+def nth_style(place: int) -> dict[str, Any]:
+    """How one series looks: through the colours, and past the last one with other markers."""
     turn, colour = divmod(place, len(SERIES))
     marker = STYLES[(colour + turn) % len(STYLES)][2]
-    return Style(SERIES[colour], STYLES[colour][1], marker)
+    return {"color": SERIES[colour], "linestyle": STYLES[colour][1], "marker": marker}
 
 
 def figure(body: float, *, left: float = 0.8, right: float = 0.25, top: float = 0.15) -> Any:
@@ -192,19 +182,10 @@ def ends(ratio: Ratio) -> tuple[float, float]:
     return ratio.low, ratio.high
 
 
-def curve(panel: Any, points: Mapping[int, float], place: int, name: str) -> Any:
-    """A line with markers, in the style of its place; its handle for a legend."""
-    look = nth_style(place)
-    [line] = panel.plot(
-        list(points),
-        list(points.values()),
-        color=look.color,
-        linestyle=look.line,
-        marker=look.marker,
-        markersize=5,
-        linewidth=1.6,
-        label=name,
-    )
+def curve(panel: Any, points: Mapping[int, float], place: int, name: str, **look: Any) -> Any:
+    """A line with markers, in the style of its place but for `look`; its handle for a legend."""
+    look = {"markersize": 5, "linewidth": 1.6, "label": name, **nth_style(place), **look}
+    [line] = panel.plot(list(points), list(points.values()), **look)
     return line
 
 

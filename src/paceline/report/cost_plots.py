@@ -218,8 +218,8 @@ def _spot(summary: BenchSummary, group: Group, place: int, category: str | None)
 def _draw_spots(panel: Any, place: int, name: str, spots: Sequence[_Spot]) -> Any:
     mine = [spot for spot in spots if spot.place == place]
     whole = [spot for spot in mine if spot.category is None] or mine
-    parts, look = [spot for spot in mine if spot not in whole], canvas.nth_style(place)
-    common = {"color": look.color, "marker": look.marker, "linestyle": "none", "zorder": 3}
+    parts = [spot for spot in mine if spot not in whole]
+    common = {**canvas.nth_style(place), "linestyle": "none", "zorder": 3}
     for some, marks in (
         (parts, {"markersize": 6, "markerfacecolor": "none"}),
         (whole, {"markersize": 10, "markeredgecolor": canvas.PAPER, "label": name}),

@@ -52,21 +52,10 @@ def speedup(summary: Summary, group: Group) -> Plot | None:
             }
             reach += [end for ratio in known.values() for end in canvas.ends(ratio)]
             bars = [[abs(r.value - canvas.ends(r)[i]) for r in known.values()] for i in (0, 1)]
-            look = canvas.nth_style(place)
-            handles.append(
-                panel.errorbar(
-                    [ratio.value for ratio in known.values()],
-                    list(known),
-                    xerr=bars,
-                    color=look.color,
-                    marker=look.marker,
-                    linestyle="none",
-                    elinewidth=1.6,
-                    capsize=3,
-                    markersize=6,
-                    label=names[nth],
-                )
-            )
+            look = {**canvas.nth_style(place), "linestyle": "none", "label": names[nth]}
+            look |= {"elinewidth": 1.6, "capsize": 3, "markersize": 6}
+            xs = [ratio.value for ratio in known.values()]
+            handles.append(panel.errorbar(xs, list(known), xerr=bars, **look))
         canvas.ratio_axis(panel, min(reach), max(reach))
         return canvas.labelled(panel, "speedup (shaded: slower than the baseline)", "", handles)
 
@@ -108,8 +97,8 @@ def _curves(curves: Sequence[_Curve], x: str, y: str) -> Any:
     handles = [canvas.curve(panel, one.points, one.place, one.name) for one in curves]
     for one in curves:
         hollow = {at: one.points[at] for at in one.thin}
-        marks = canvas.curve(panel, hollow, one.place, one.name)
-        marks.set(linestyle="none", markerfacecolor=canvas.PAPER)
+        look = {"linestyle": "none", "markerfacecolor": canvas.PAPER}
+        canvas.curve(panel, hollow, one.place, one.name, **look)
     panel.grid()
     canvas.labelled(panel, x, y, handles)
     return panel

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from paceline.bench.comparison import Comparison
 from paceline.bench.server.notes import counter_meanings, notes, why_none
-from paceline.bench.server.result import Spread, clients_words
+from paceline.bench.server.result import Load, Spread, clients_words
 from paceline.bench.stats import FEW_PROMPTS, Ratio
 from paceline.policy.stats import PolicyStats
 from paceline.report import cost_plots, plots, texts
@@ -56,6 +56,7 @@ _WHOLE = (
     "Tokens are those after the first. Whole answers count from the first attempt to the end of "
     "the answer, waits after a refusal and prefill included."
 )
+_WAITS = "Medians by number of clients and server; beneath them p95"
 _TIMES = (
     "TTFT, the time to the first token, is from sending the request to the first piece of text; "
     "TPOT, the time per output token, from there to the last piece, by the output tokens after the "
@@ -115,8 +116,10 @@ def _of_servers(summary: ServerSummary) -> Iterator[Titled]:
             yield from _compared(summary, group)
         if not summary.several:
             yield "By category", [_categories_alone(summary)]
-        yield "What users wait for", [_waits(summary), Paragraph(_TIMES)]
-        yield "Load", [_loads(summary), plots.tokens_per_s(summary), _load_note(summary)]
+        waits = table_of([_wait_row(*each) for each in _loads(summary)], _WAITS)
+        yield "What users wait for", [waits, Paragraph(_TIMES)]
+        loads = table_of([_load_row(*each) for each in _loads(summary)], "All clients together")
+        yield "Load", [loads, plots.tokens_per_s(summary), _load_note(summary)]
         yield "Drafts, as the servers count them", _drafts(summary)
     yield "What failed", _failures(summary)
 
@@ -266,43 +269,32 @@ def _spread(found: Spread | None, unit_s: float = 1e-3) -> Cell:
     return Cell(three_digits(found.median / unit_s), f"p95 {three_digits(found.p95 / unit_s)}")
 
 
-def _who(summary: ServerSummary, clients: int, server: str) -> Cell:
-    return Cell(summary.name(server), clients_words(clients))
-
-
-def _waits(summary: ServerSummary) -> Table | None:
-    rows: list[Row] = []
+def _loads(summary: ServerSummary) -> Iterator[tuple[Cell, Load]]:
     for n, server in summary.loads:
-        load = summary.load(n, server)
-        rows.append(
-            {
-                "server": _who(summary, n, server),
-                "TTFT, ms": _spread(load.ttft_s),
-                "TPOT, ms": _spread(load.s_per_token),
-                "whole answer, s": _spread(load.total_s, 1),
-                "answers": f"{load.requests - load.failed:,}",
-            }
-        )
-    return table_of(rows, "Medians by number of clients and server; beneath them p95")
+        yield Cell(summary.name(server), clients_words(n)), summary.load(n, server)
 
 
-def _loads(summary: ServerSummary) -> Table | None:
-    rows: list[Row] = []
-    for n, server in summary.loads:
-        load = summary.load(n, server)
-        rows.append(
-            {
-                "server": _who(summary, n, server),
-                "tokens per second": number(load.tok_per_s, ".1f"),
-                "output tokens": number(load.output_tokens, ",.0f"),
-                "wall time, s": number(load.wall_s, ".1f"),
-                "tokens per piece of the stream": number(load.tokens_per_piece),
-                "requests": f"{load.requests:,}",
-                "tried again": f"{load.retries:,}",
-                "failed": f"{load.failed:,}",
-            }
-        )
-    return table_of(rows, "All clients together")
+def _wait_row(who: Cell, load: Load) -> Row:
+    return {
+        "server": who,
+        "TTFT, ms": _spread(load.ttft_s),
+        "TPOT, ms": _spread(load.s_per_token),
+        "whole answer, s": _spread(load.total_s, 1),
+        "answers": f"{load.requests - load.failed:,}",
+    }
+
+
+def _load_row(who: Cell, load: Load) -> Row:
+    return {
+        "server": who,
+        "tokens per second": number(load.tok_per_s, ".1f"),
+        "output tokens": number(load.output_tokens, ",.0f"),
+        "wall time, s": number(load.wall_s, ".1f"),
+        "tokens per piece of the stream": number(load.tokens_per_piece),
+        "requests": f"{load.requests:,}",
+        "tried again": f"{load.retries:,}",
+        "failed": f"{load.failed:,}",
+    }
 
 
 def _load_note(summary: ServerSummary) -> Paragraph:
@@ -316,7 +308,10 @@ def _load_note(summary: ServerSummary) -> Paragraph:
 
 
 def _drafts(summary: ServerSummary) -> list[Block | None]:
-    rows = [_draft_row(summary, n, server) for n, server in summary.loads]
+    rows = [
+        _draft_row(summary, n, server, who)
+        for (n, server), (who, _) in zip(summary.loads, _loads(summary), strict=True)
+    ]
     none = [
         f"{summary.name(server).capitalize()}: no drafts counted"
         f"{why_none(summary.result, server, summary.result.counters(server, n))}."
@@ -330,52 +325,33 @@ def _drafts(summary: ServerSummary) -> list[Block | None]:
     ]
 
 
-def _draft_row(summary: ServerSummary, clients: int, server: str) -> Row:
+def _draft_row(summary: ServerSummary, clients: int, server: str, who: Cell) -> Row:
     """What it counted, or else what it told with its answers."""
     counters = summary.result.counters(server, clients)
-    told = summary.result.told_drafts(server, clients)
-    row: Row = {
-        "server": _who(summary, clients, server),
-        "drafted": "none",
-        "accepted": NONE,
-        "acceptance rate": NONE,
-        "rounds with a draft": NONE,
-        "mean accepted length τ of them": NONE,
-        "tokens per round": NONE,
-        "of all tokens, from drafts": NONE,
+    found = counters if counters is not None and counters.has_drafts else None
+    told = summary.result.told_drafts(server, clients) if found is None else None
+    drafted, accepted = (found.drafted, found.accepted) if found else told or (None, None)
+    rate = accepted / drafted if drafted and accepted is not None else None
+    generated = found.generated if found and rate is not None else None
+    share = (accepted or 0) / generated if generated else None
+    words = Cell(number(drafted, ",.0f"), "told with answers" if told else "")
+    return {
+        "server": who,
+        "drafted": words if found or told else "none",
+        "accepted": number(accepted, ",.0f"),
+        "acceptance rate": percent(rate),
+        "rounds with a draft": number(found.drafts if found else None, ",.0f"),
+        "mean accepted length τ of them": number(found.tokens_per_drafted_round if found else None),
+        "tokens per round": number(found.tokens_per_round if found else None),
+        "of all tokens, from drafts": percent(share),
     }
-    if counters is not None and counters.has_drafts:
-        generated = counters.generated if counters.drafted else None
-        share = (counters.accepted or 0) / generated if generated else None
-        values = (
-            number(counters.drafted, ",.0f"),
-            number(counters.accepted, ",.0f"),
-            percent(counters.acceptance_rate),
-            number(counters.drafts, ",.0f"),
-            number(counters.tokens_per_drafted_round),
-            number(counters.tokens_per_round),
-            percent(share if counters.accepted is not None else None),
-        )
-        return dict(zip(row, (row["server"], *values), strict=True))
-    if told is not None:
-        drafted, accepted = told
-        row |= {
-            "drafted": Cell(f"{drafted:,}", "told with answers"),
-            "accepted": f"{accepted:,}",
-            "acceptance rate": percent(accepted / drafted if drafted else None),
-        }
-    return row
 
 
 def _failures(summary: ServerSummary) -> list[Block | None]:
-    loads = {(n, server): summary.load(n, server) for n, server in summary.loads}
-    kinds = list(dict.fromkeys(kind for load in loads.values() for kind in load.failures))
+    kinds = dict.fromkeys(kind for _, load in _loads(summary) for kind in load.failures)
     rows: list[Row] = [
-        {
-            "server": _who(summary, *who),
-            **{kind: str(load.failures.get(kind, 0)) for kind in kinds},
-        }
-        for who, load in loads.items()
+        {"server": who, **{kind: str(load.failures.get(kind, 0)) for kind in kinds}}
+        for who, load in _loads(summary)
     ]
     failed: list[Row] = [
         {
