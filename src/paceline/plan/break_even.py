@@ -184,7 +184,7 @@ def lines(plan: BreakEven) -> list[str]:
     found = [
         f"target    {target_words(plan.costs)}",
         f"costs     {plan.costs.source}",
-        f"plain     {1e3 * t1_s:.2f} ms a forward of one row, T(1); "
+        f"baseline  {1e3 * t1_s:.2f} ms a forward of one row, T(1); "
         f"{1e3 * plan.costs.overhead_s:.2f} ms a round outside forwards",
         "",
         *_r_table(plan.costs, plan.drafts[0].priced.most),
@@ -239,9 +239,8 @@ def no_speedup_words(draft: DraftPlan) -> str:
     if draft.least is None:
         return f"{draft.title} can't pay here: {priced}, break-even acceptance is above 1"
     return (
-        f"{draft.title} can't pay here: {priced}, so always right it would give "
-        f"{draft.speedup_bound:.2f} "
-        "speedup"
+        f"{draft.title} can't pay here: {priced}, so always right it would give a "
+        f"speedup of {draft.speedup_bound:.2f}"
     )
 
 
