@@ -6,9 +6,9 @@ from pathlib import Path
 
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.drafts.create import create_draft
+from paceline.engines.base import TokenizerOnly
 from paceline.engines.load import load
 from paceline.engines.tokenizer import Tokenizer
-from paceline.engines.tokenizer_only import TokenizerOnly
 
 
 class Named(Tokenizer):

@@ -27,13 +27,12 @@ class ToyPart(ToyEngine):
     """Stands for a part of a toy target: other rows, over the target's own sequences."""
 
     def open(self, trunk=None) -> ToySequence:
-        self.sequences_open += 1
-        return ToyView(self, trunk)
+        return ToyView(self, self.free_slots.pop(), trunk)
 
 
 class ToyView(ToySequence):
-    def __init__(self, engine: ToyPart, trunk: ToySequence) -> None:
-        super().__init__(engine)
+    def __init__(self, engine: ToyPart, slot: int, trunk: ToySequence) -> None:
+        super().__init__(engine, slot)
         self.trunk, self.followed = trunk, 0
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.engines.context import fitting_context, longest_context
+from paceline.engines.load import fitting_context, longest_context
 from paceline.errors import SettingError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,20 @@ import pytest
 
 pytest.importorskip("openvino")
 
+from paceline.engines.base import Segment, TokenTree
 from paceline.engines.openvino.cache import BLOCK
-from paceline.engines.openvino.inputs import ROWS, Inputs, InputSegment, visible
+from paceline.engines.openvino.graph import ROWS, Inputs, visible
 
 NAMES = (
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices",
     "block_indices_begins", "max_context_len", ROWS, "qq_bias", "qq_bias_begins",
 )  # fmt: skip
 TREE = (-1, 0, 0, -1, 3)
+
+
+def segment(tokens, start, blocks, rows, parents=None) -> Segment:
+    tree = TokenTree(start + len(tokens) - len(parents), parents) if parents else None
+    return Segment(SimpleNamespace(blocks=blocks), start, tokens, rows, tree)
 
 
 class Port:
@@ -44,7 +51,7 @@ class Request:
 def test_a_ragged_batch_is_one_row() -> None:
     request = Request()
     rows = Inputs(request, request).fill(
-        [InputSegment([7, 8, 9], 2, [5], 3), InputSegment([4], BLOCK, [1, 6, 3], 1)]
+        [segment([7, 8, 9], 2, [5], 3), segment([4], BLOCK, [1, 6, 3], 1)]
     )
     assert rows == 4
     expected = {
@@ -65,19 +72,19 @@ def test_a_ragged_batch_is_one_row() -> None:
 def test_only_wanted_rows_are_asked_for_and_one_where_none_is() -> None:
     request = Request()
     inputs = Inputs(request, request)
-    assert inputs.fill([InputSegment([7, 8, 9], 0, [5], 1), InputSegment([4, 5], 0, [1], 1)]) == 2
+    assert inputs.fill([segment([7, 8, 9], 0, [5], 1), segment([4, 5], 0, [1], 1)]) == 2
     assert request.values(ROWS) == [2, 4]
-    assert inputs.fill([InputSegment([7, 8, 9], 0, [5], 0)]) == 1
+    assert inputs.fill([segment([7, 8, 9], 0, [5], 0)]) == 1
     assert request.values(ROWS) == [2]
 
 
 def test_a_tensor_is_set_once_and_changes_its_shape() -> None:
     request = Request()
     inputs = Inputs(request, request)
-    inputs.fill([InputSegment([7], 0, [5], 1)])
+    inputs.fill([segment([7], 0, [5], 1)])
     request.calls.clear()
     for tokens in ([8], [8, 9], [3]):
-        inputs.fill([InputSegment(tokens, 2, [5], len(tokens))])
+        inputs.fill([segment(tokens, 2, [5], len(tokens))])
         assert request.values("input_ids") == tokens
         assert request.values(ROWS) == list(range(len(tokens)))
     assert request.calls == []
@@ -86,24 +93,24 @@ def test_a_tensor_is_set_once_and_changes_its_shape() -> None:
 def test_a_prompt_longer_than_its_tensors_gets_larger_ones() -> None:
     request = Request()
     inputs = Inputs(request, request)
-    inputs.fill([InputSegment([7], 0, [5], 1)])
+    inputs.fill([segment([7], 0, [5], 1)])
     request.calls.clear()
     long = list(range(3000))
-    inputs.fill([InputSegment(long, 0, list(range(94)), 1)])
+    inputs.fill([segment(long, 0, list(range(94)), 1)])
     assert request.calls == ["input_ids", "position_ids"]
     assert request.values("input_ids") == request.values("position_ids") == long
-    inputs.fill([InputSegment([4, 2], 0, [1], 1)])
+    inputs.fill([segment([4, 2], 0, [1], 1)])
     assert request.values("input_ids") == [4, 2]
 
 
 def test_a_trees_tokens_stand_and_see_as_their_paths_say() -> None:
-    segment = InputSegment([1, 2, 10, 11, 12, 13, 14], 5, [0], 6, TREE)
+    one = segment([1, 2, 10, 11, 12, 13, 14], 5, [0], 6, TREE)
     request = Request()
-    Inputs(request, request).fill([InputSegment([9], 3, [2], 1), segment])
+    Inputs(request, request).fill([segment([9], 3, [2], 1), one])
     assert request.values("position_ids") == [3, 5, 6, 7, 8, 8, 7, 8]
     assert request.values("qq_bias_begins") == [0, 0, 49]
     seen = np.array(request.values("qq_bias")).reshape(7, 7)
-    np.testing.assert_array_equal(seen, visible(segment))
+    np.testing.assert_array_equal(seen, visible(one))
     paths = {0: [0], 1: [0, 1], 2: [0, 2], 3: [3], 4: [3, 4]}
     for index, path in paths.items():
         assert np.flatnonzero(seen[2 + index]).tolist() == [0, 1, *(2 + i for i in path)]
@@ -113,8 +120,8 @@ def test_a_trees_tokens_stand_and_see_as_their_paths_say() -> None:
 def test_a_forward_without_a_tree_forgets_the_last_ones() -> None:
     request = Request()
     inputs = Inputs(request, request)
-    inputs.fill([InputSegment([1, 10, 11], 5, [0], 3, (-1, -1))])
+    inputs.fill([segment([1, 10, 11], 5, [0], 3, (-1, -1))])
     assert len(request.values("qq_bias")) == 9
-    inputs.fill([InputSegment([1], 5, [0], 1)])
+    inputs.fill([segment([1], 5, [0], 1)])
     assert request.values("qq_bias") == []
     assert request.values("qq_bias_begins") == [0, 0]

@@ -19,10 +19,8 @@ transformers = pytest.importorskip("transformers")
 
 import tiny_transformers as tiny
 
-from paceline.engines.base import Job
-from paceline.engines.forwards import ForwardPart, forwards
+from paceline.engines.base import Job, Segment, forwards
 from paceline.engines.transformers import engine as engine_module
-from paceline.engines.transformers import linear as transformers_linear
 from paceline.engines.transformers import load as transformers_load
 from paceline.engines.transformers.cache import CachePlan
 from paceline.engines.transformers.engine import TransformersEngine, kept
@@ -124,10 +122,10 @@ class TestQuickened:
     def test_few_rows_are_right_whichever_way_they_go(
         self, name: str, vendor: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(transformers_linear, "cpu_field", lambda _: vendor)
+        monkeypatch.setattr(transformers_load, "cpu_field", lambda _: vendor)
         tokens = random_text(40)
         with tiny.load(name, 64, 1) as engine:
-            quick = engine.metadata()["weights_first_layers"]
+            quick = engine.metadata()["patched_linear_layers"]
             assert quick == (0 if vendor == "GenuineIntel" else 3 * 7 + 1)
             sequence = engine.open()
             first, few, one = (
@@ -138,20 +136,24 @@ class TestQuickened:
         torch.testing.assert_close(ours, own_logits(name, tokens), rtol=0, atol=2e-4)
 
     def test_other_dtypes_are_left_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(transformers_linear, "cpu_field", lambda _: "AuthenticAMD")
-        assert transformers_linear.patch_linear(own_model("llama").bfloat16()) == 0
+        monkeypatch.setattr(transformers_load, "cpu_field", lambda _: "AuthenticAMD")
+        assert transformers_load.patch_linear(own_model("llama").bfloat16()) == 0
 
 
 class TestForwards:
     def test_rows_are_told_as_transformers_wants_them(self) -> None:
         assert kept(
-            [ForwardPart(0, 0, 3, 1), ForwardPart(1, 0, 1, 1), ForwardPart(2, 0, 5, 5)]
+            [
+                Segment(None, 0, [0] * 3, 1),
+                Segment(None, 0, [0] * 1, 1),
+                Segment(None, 0, [0] * 5, 5),
+            ]
         ) == [2, 3, 4, 5, 6, 7, 8]
 
     def test_a_part_without_rows_asks_for_none(self) -> None:
-        assert kept([ForwardPart(0, 0, 4, 0)]) == []
-        assert kept([ForwardPart(0, 0, 4, 4)]) == 4
-        assert kept([ForwardPart(0, 0, 2, 2), ForwardPart(1, 0, 3, 3)]) == 0
+        assert kept([Segment(None, 0, [0] * 4, 0)]) == []
+        assert kept([Segment(None, 0, [0] * 4, 4)]) == 4
+        assert kept([Segment(None, 0, [0] * 2, 2), Segment(None, 0, [0] * 3, 3)]) == 0
 
 
 MAMBA = transformers.MambaConfig(
@@ -180,7 +182,7 @@ REFUSED = {
         "is a llama4_text model with chunked_attention layers",
     ),
     "t5": (transformers.T5Config(vocab_size=99), "is a t5 model: an encoder-decoder"),
-    "vit": (transformers.ViTConfig(), "is a vit model, which is no causal language model"),
+    "vit": (transformers.ViTConfig(), "is a vit model, which transformers doesn't list"),
     "falcon": (transformers.FalconConfig(), "is a falcon model, whose attention"),
     "embedding_gemma": (
         transformers.Gemma3TextConfig(use_bidirectional_attention=True),
@@ -223,7 +225,7 @@ class TestRefusals:
 
     def test_a_model_that_drops_the_arguments(self, tmp_path: Path) -> None:
         config = transformers.NemotronConfig(vocab_size=tiny.VOCABULARY, **tiny.SHAPE)
-        with pytest.raises(ModelError, match=r"NemotronForCausalLM\) can't be run.*don't pass arg"):
+        with pytest.raises(ModelError, match=r"NemotronForCausalLM\) can't be loaded.*don't pass"):
             TransformersEngine.load(str(tiny.save(config, tmp_path)), device="cpu", threads=1)
 
 
@@ -276,7 +278,7 @@ class TestBadInput:
 
     def test_a_file_that_is_no_gguf(self, tmp_path: Path) -> None:
         (tmp_path / "model.gguf").write_bytes(b"PK\x03\x04")
-        self.refused(tmp_path / "model.gguf", "is no GGUF file")
+        self.refused(tmp_path / "model.gguf", "is not a GGUF file")
 
     def test_nothing_there(self, tmp_path: Path) -> None:
         self.refused(tmp_path / "nothing", "There is no file or directory")

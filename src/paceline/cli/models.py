@@ -103,13 +103,13 @@ def _path(settings: NamedSettings) -> int:
 
 def _export(settings: ExportedSettings) -> int:
     plugins.find("engine", "openvino")  # says what is missing
-    from paceline.engines.openvino.source import Kind, find_ir, find_place, find_reader
+    from paceline.engines.openvino.source import Kind, find_ir, find_place, find_tokenizer
 
     dtype = settings.dtype
     places = {name: find_place(resolve(name), dtype) for name in settings.names}
     for name, place in places.items():
         if place.kind is Kind.DIRECTORY:  # without a tokenizer its export would be of no use
-            find_reader(name, place)
+            find_tokenizer(name, place)
     for place in places.values():
         print(find_ir(place, dtype, verify=True).xml.parent)
     return 0

@@ -7,14 +7,23 @@ by a count. An engine runs one forward for several sequences with uneven numbers
 from __future__ import annotations
 
 import abc
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
 
 from paceline.engines.tokenizer import Tokenizer
-from paceline.errors import ModelError, PromptError, SettingError
+from paceline.errors import ModelError, PromptError, SettingError, unknown_name
 from paceline.types import Array, checked_parents, is_chain
+
+FORWARD_TOKENS = 512
+"""Most tokens in one forward: a longer prompt is fed in parts, so that what a forward needs beside
+weights and cache stays small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +44,21 @@ class Capabilities:
 class Sequence(abc.ABC):
     """The state of one sequence inside an engine.
 
+    slot      its number among the engine's open sequences, from 0
     tokens    the tokens whose state is held, in order. Read it; only the engine changes it.
-    branch    the length at which a scored tree begins, None while a plain sequence is held. The
-              tokens from there on are the tree's; nothing is scored behind them before a rewind.
+    branch    the length at which a scored tree begins, None while a chain is held. The tokens from
+              there on are the tree's; nothing is scored behind them before a rewind.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Any, slot: int) -> None:
+        self.engine, self.slot = engine, slot
         self.tokens: list[int] = []
         self.branch: int | None = None
         self.closed = False
 
     @property
     def length(self) -> int:
-        """How many tokens it holds."""
+        """How many tokens are held."""
         return len(self.tokens)
 
     def rewind(self, length: int, path: AbstractSequence[int] = ()) -> None:
@@ -73,7 +84,7 @@ class Sequence(abc.ABC):
         self.branch = None
 
     def close(self) -> None:
-        """Give the room back to the engine. Closing twice does nothing."""
+        """Give the slot back to the engine. Closing twice does nothing."""
         if not self.closed:
             self.closed = True
             self._close()
@@ -83,20 +94,28 @@ class Sequence(abc.ABC):
         """A new sequence that holds the same tokens and goes its own way."""
         if self.branch is not None:
             raise ValueError("the sequence holds a tree: rewind it first")
-        return self._fork()
+        fork: Sequence = self.engine.open()
+        try:
+            fork._copy(self)
+        except BaseException:
+            fork.close()
+            raise
+        fork.tokens = list(self.tokens)
+        return fork
 
     @abc.abstractmethod
-    def _fork(self) -> Sequence: ...
+    def _copy(self, source: Any) -> None:
+        """Hold the state of another sequence of the engine too."""
 
-    @abc.abstractmethod
-    def _rewind(self, length: int) -> None: ...
+    def _rewind(self, length: int) -> None:  # noqa: B027
+        """Nothing to do where what lies behind a sequence's length is overwritten, never read."""
 
     def _keep(self, length: int, path: AbstractSequence[int]) -> None:
         """Hold the first `length` tokens and those of a path. For engines that score trees."""
         raise NotImplementedError
 
-    @abc.abstractmethod
-    def _close(self) -> None: ...
+    def _close(self) -> None:
+        self.engine.free_slots.append(self.slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +142,126 @@ class Job:
         """How many of the tokens come before the tree."""
         return len(self.tokens) - len(self.parents or ())
 
+    def tree(self) -> TokenTree | None:
+        """The tree that the last tokens are, if they are one."""
+        if self.parents is None:
+            return None
+        return TokenTree(self.sequence.length + self.trunk, self.parents)
+
+
+class TokenTree:
+    """A tree at the end of a sequence. Its tokens lie one behind the other; each has the position
+    that its depth gives it, and sees the tree's tokens on its own path only.
+
+    base       the place of the tree's first token, which is the length of the trunk
+    parents    as in a job
+    depths     of each token, 0 for those behind the trunk
+    """
+
+    def __init__(self, base: int, parents: AbstractSequence[int]) -> None:
+        self.base, self.parents = base, parents
+        self.depths: list[int] = []
+        for parent in parents:
+            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
+
+    def position(self, place: int) -> int:
+        """The position of the token at a place of the sequence."""
+        return place if place < self.base else self.base + self.depths[place - self.base]
+
+    def seen(self) -> Array:
+        """Which of the tree's tokens (columns) are on the path of each (rows), itself included:
+        bool, shape (tokens, tokens)."""
+        seen = np.eye(len(self.parents), dtype=bool)
+        for index, parent in enumerate(self.parents):
+            if parent >= 0:
+                seen[index] |= seen[parent]
+        return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive tokens of one sequence in a forward.
+
+    start     how many of the sequence's tokens come before these
+    rows      of how many of the last tokens logits are wanted
+    tree      which the last of these tokens belong to, if they do
+    number    of the job, in its batch
+    """
+
+    sequence: Any
+    start: int
+    tokens: AbstractSequence[int]
+    rows: int = 0
+    tree: TokenTree | None = None
+    number: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many tokens are fed."""
+        return len(self.tokens)
+
+    @property
+    def end(self) -> int:
+        """How many tokens the sequence holds with these."""
+        return self.start + len(self.tokens)
+
+    def positions(self) -> list[int]:
+        """Of each token: in a tree, that of its depth."""
+        places = range(self.start, self.end)
+        return [*places] if self.tree is None else [self.tree.position(at) for at in places]
+
+
+def forwards(
+    jobs: AbstractSequence[Job], limit: int = FORWARD_TOKENS, *, whole_trees: bool = False
+) -> Iterator[list[Segment]]:
+    """Cut jobs into forwards of at most `limit` tokens, each a list of segments in job order.
+
+    whole_trees    never cut a tree: one of more tokens than `limit` has a forward of its own
+    """
+    segments: list[Segment] = []
+    left = limit
+    for number, job in enumerate(jobs):
+        first, total, held = 0, len(job.tokens), job.sequence.length
+        tree, trunk = job.tree(), job.trunk
+        whole = trunk if whole_trees and tree is not None else total
+        while first < total:
+            if first == whole and total - first > left and segments:
+                yield segments
+                segments, left = [], limit
+            count = total - first if first == whole else min(left, total - first)
+            if first < whole < first + count < total:
+                count = whole - first
+            end = first + count
+            rows = max(0, min(count, end - (total - job.rows)))
+            part = tree if end > trunk else None
+            tokens = job.tokens[first:end]
+            segments.append(Segment(job.sequence, held + first, tokens, rows, part, number))
+            first, left = end, left - count
+            if left <= 0:
+                yield segments
+                segments, left = [], limit
+    if segments:
+        yield segments
+
+
+def rows_by_job(logits: Array, segments: AbstractSequence[Segment]) -> Iterator[tuple[int, Array]]:
+    """The wanted rows of each job that has any in a forward, with the job's number.
+
+    logits    of shape (rows, vocabulary_size), as the segments want them
+    """
+    begin = 0
+    for segment in segments:
+        if segment.rows:
+            yield segment.number, logits[begin : begin + segment.rows]
+            begin += segment.rows
+
 
 class Engine(abc.ABC):
     """A model that scores tokens. Subclasses fill in `_score`; `score` keeps the books.
 
     name                engine name, as on the command line
+    needs               one line for `paceline list`: what must be installed, and what it reads
+    sequence_type       of its sequences, where `open` isn't its own
     model               what was loaded, as the user would recognise it
     place               the file or directory it was loaded from, if there is one
     vocabulary_size     length of a row of logits, padding rows included
@@ -135,13 +269,14 @@ class Engine(abc.ABC):
 
     name: ClassVar[str]
     needs: ClassVar[str]
-    """One line for `paceline list`: what must be installed and which models it reads."""
+    sequence_type: ClassVar[type[Sequence]]
 
     model: str
     place: Path | None = None
     vocabulary_size: int
     capabilities: Capabilities
     tokenizer: Tokenizer
+    closed = False
 
     @classmethod
     @abc.abstractmethod
@@ -159,17 +294,43 @@ class Engine(abc.ABC):
             "Use a model of the engine llamacpp or transformers.",
         )
 
-    @abc.abstractmethod
-    def open(self) -> Sequence:
+    @classmethod
+    def refuse_options(cls, options: Mapping[str, Any]) -> None:
+        """Raise SettingError for options beyond those that `load` names."""
+        if options:
+            parameters = inspect.signature(cls.load).parameters.values()
+            known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+            raise unknown_name(f"option of the {cls.name} engine", min(options), known)
+
+    @functools.cached_property
+    def free_slots(self) -> list[int]:
+        """Numbers that new sequences can have."""
+        return list(reversed(range(self.capabilities.max_sequences)))
+
+    def open(self) -> Any:
         """A new, empty sequence. Raises ModelError when `max_sequences` are open."""
+        self.check_open()
+        if not self.free_slots:
+            raise ModelError(
+                f"All {self.capabilities.max_sequences} sequences of this engine are open.",
+                "Close one, or load the model with a larger max_sequences.",
+            )
+        return self.sequence_type(self, self.free_slots.pop())
+
+    def check_open(self) -> None:
+        """Raises ValueError after `close`."""
+        if self.closed:
+            raise ValueError("the engine is closed")
 
     def score(self, jobs: AbstractSequence[Job]) -> list[Array]:
         """Feed every job's tokens in one forward and return, per job, the logits of its last
-        `rows` tokens: float32, shape (rows, vocabulary_size), raw (before any processing).
+        `rows` tokens: float32, shape (rows, vocabulary_size), raw (before any processing and
+        temperature).
 
         The arrays may be views into the engine's own memory: they hold until the next `score`.
         After an error no sequence holds more than before.
         """
+        self.check_open()
         for job in jobs:
             self._check(job)
         if len({id(job.sequence) for job in jobs}) != len(jobs):
@@ -184,6 +345,8 @@ class Engine(abc.ABC):
     def _check(self, job: Job) -> None:
         if job.sequence.closed:
             raise ValueError("the sequence is closed")
+        if job.sequence.engine is not self:
+            raise ValueError("the sequence is another engine's")
         if not 1 <= job.rows <= len(job.tokens):
             raise ValueError(f"{job.rows} rows wanted of {len(job.tokens)} tokens")
         if job.sequence.branch is not None:
@@ -223,9 +386,14 @@ class Engine(abc.ABC):
         """What a reader of a measurement must know: version, device, dtype, threads, bytes of
         weights and cache. JSON values only; the keys end in their unit."""
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Free the model. Closing twice does nothing."""
+        if not self.closed:
+            self.closed = True
+            self._close()
+
+    def _close(self) -> None:  # noqa: B027
+        """Free the model, if there is anything to free."""
 
     def __enter__(self) -> Engine:
         return self
@@ -234,9 +402,49 @@ class Engine(abc.ABC):
         self.close()
 
 
-def too_many_sequences(limit: int) -> ModelError:
-    """The error every engine raises when all its sequences are in use."""
-    return ModelError(
-        f"All {limit} sequences of this engine are open.",
-        "Close one, or load the model with a larger max_sequences.",
-    )
+class TokenizerOnly(Engine):
+    """Stands for a model of which only the tokenizer is loaded: it reads texts and never runs.
+
+    engine             name of the engine that would run the model
+    vocabulary_size    what that engine's would be: padding rows included
+    free               gives back what the tokenizer holds
+    longest_context    most tokens the model is good for; None if that isn't read
+    """
+
+    needs = ""
+
+    def __init__(
+        self,
+        engine: str,
+        model: str,
+        tokenizer: Tokenizer,
+        vocabulary_size: int,
+        place: Path | None = None,
+        free: Callable[[], None] = lambda: None,
+        longest_context: int | None = None,
+    ) -> None:
+        self.engine, self.model, self.place = engine, model, place
+        self.tokenizer, self.vocabulary_size = tokenizer, vocabulary_size
+        self.capabilities = Capabilities(context_size=0, max_sequences=1)
+        self.longest_context, self._close = longest_context, free  # type: ignore[method-assign]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the engine that would run the model."""
+        return self.engine
+
+    @classmethod
+    def load(cls, target: str, **_: Any) -> NoReturn:
+        """Not for use: an engine's `load_tokenizer` makes one."""
+        raise TypeError(f"{target} is loaded by its engine's load_tokenizer")
+
+    def open(self) -> NoReturn:
+        """Raises ValueError."""
+        raise ValueError("only the tokenizer is loaded")
+
+    def _score(self, jobs: AbstractSequence[Job]) -> NoReturn:  # noqa: ARG002
+        raise ValueError("only the tokenizer is loaded")
+
+    def metadata(self) -> dict[str, Any]:
+        """Engine, model, and that only the tokenizer is loaded."""
+        return {"engine": self.engine, "model": self.model, "tokenizer_only": True}

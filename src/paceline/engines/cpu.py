@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 _MEMORY = Path("/proc/meminfo")
@@ -101,3 +102,13 @@ def _free_of_group(place: Path) -> int | None:
         except (OSError, ValueError):  # no such file; no limit is the word max
             continue
     return None
+
+
+def cpu_field(name: str) -> str:
+    """A field of the first processor in Linux's words, such as flags; empty elsewhere."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = re.search(rf"^{name}\s*:(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""

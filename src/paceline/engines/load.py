@@ -1,17 +1,21 @@
-"""Which engine reads a target: told from the file, or forced by name."""
+"""Which engine reads a target, told from the file or forced by name, and what all loaders share."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline import plugins
 from paceline.engines.base import Engine
-from paceline.errors import ModelError, unknown_name
+from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
 from paceline.models import catalog
 
-_GGUF_MAGIC = b"GGUF"
+DEFAULT_CONTEXT = 4096
+"""Tokens a sequence may hold where no number is asked for; the model's own, if that is less."""
+
 _OPENVINO_MODEL = "openvino_model.xml"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -69,7 +73,12 @@ def engine_of(target: str) -> str:
         if path.suffix == ".xml" and path.is_file():
             return "openvino"
         if path.is_file():
-            return _engine_of_file(path)
+            if is_gguf(path):
+                return "llamacpp"
+            raise ModelError(
+                f"{path} is not a model: it does not begin as a GGUF file.",
+                "Give a GGUF file, or the directory of a model in safetensors form.",
+            )
     except OSError as error:
         raise ModelError(f"{target} can't be read: {error.strerror}.", "Check it.") from None
     if _HUB_NAME.fullmatch(target) and path.suffix != ".gguf":
@@ -79,12 +88,74 @@ def engine_of(target: str) -> str:
     raise unknown_name("file, directory or demo model", target, catalog.CATALOG)
 
 
-def _engine_of_file(path: Path) -> str:
-    with path.open("rb") as file:
-        magic = file.read(len(_GGUF_MAGIC))
-    if magic == _GGUF_MAGIC:
-        return "llamacpp"
-    raise ModelError(
-        f"{path} is not a model: it does not begin as a GGUF file.",
-        "Give a GGUF file, or the directory of a model in safetensors form.",
-    )
+def check_range(
+    name: str, value: int | None, most: int | None = None, taker: str = "The model"
+) -> None:
+    """Raise SettingError for a number that is given and not from 1 to what `taker` takes."""
+    if value is not None and (value < 1 or (most and value > most)):
+        hint = f"{taker} takes 1 to {most}." if most else "It must be 1 or more."
+        raise SettingError(f"{name} is {value}.", hint)
+
+
+def fitting_context(target: str, longest: int | None, asked: int | None) -> int:
+    """The context to give a sequence, in tokens. Raises SettingError for one the model can't keep
+    to.
+
+    longest    most tokens the model is good for; None if it doesn't say
+    """
+    if asked is None:
+        return min(longest or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+    check_range("context_size", asked, longest, target)
+    return asked
+
+
+def longest_context(config: Mapping[str, Any]) -> int | None:
+    """Most tokens the model's positions are good for; None if it doesn't say.
+
+    Long rotary scalings that change with the length of what shares a forward would make a row
+    depend on its neighbours, so such models are held to the length before the change.
+
+    config    what a config.json says of the text model
+    """
+    ropes = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    limits = [config.get("max_position_embeddings")]
+    limits += [
+        rope.get("original_max_position_embeddings")
+        for rope in (ropes, *(value for value in ropes.values() if isinstance(value, dict)))
+        if (rope.get("rope_type") or rope.get("type")) in ("longrope", "dynamic")
+    ]
+    return min((limit for limit in limits if limit), default=None)
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or its type's name if it has none."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300].rstrip(". :")
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as a GGUF file does. Raises ModelError where it can't be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError as error:
+        raise ModelError(f"{path} can't be read: {error.strerror}.", "Check its rights.") from None
+
+
+@contextlib.contextmanager
+def loading(
+    target: str, hint: str, said: Callable[[Exception], str] = first_line
+) -> Iterator[None]:
+    """Turn whatever a library raises while it loads a model into one ModelError.
+
+    said    what such an error says, in a line
+    """
+    try:
+        yield
+    except PacelineError:
+        raise
+    except Exception as error:  # each format has errors of its own
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            fact, hint = f"{target} doesn't fit into memory.", "Use a smaller model or context."
+            raise ModelError(fact, hint) from error
+        raise ModelError(f"{target} can't be loaded: {said(error)}.", hint) from error

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import abc
+import datetime
+import functools
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 from paceline.errors import PromptError
 
@@ -60,7 +64,67 @@ def checked_text(text: str) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise PromptError(
-            f"The prompt has a character that is no text: {text[error.start]!r}.",
+            f"The prompt has a character that is not text: {text[error.start]!r}.",
             "Give it as UTF-8.",
         ) from None
     return text
+
+
+def render(template: str, messages: Sequence[Message], begin: str, end: str) -> str:
+    """A chat as text, where the library that runs a model doesn't apply its chat template. Raises
+    PromptError where the template refuses the messages.
+
+    begin, end    the model's beginning-of-text and end-of-text tokens
+    """
+    try:
+        text: str = (
+            _chat_environment()
+            .from_string(template)
+            .render(
+                messages=[dict(message) for message in messages],
+                tools=None,  # templates ask whether they are none, which an unknown name isn't
+                documents=None,
+                add_generation_prompt=True,
+                bos_token=begin,
+                eos_token=end,
+            )
+        )
+        return text
+    except Exception as error:  # whatever a template does with messages it wasn't made for
+        raise PromptError(
+            f"The model's chat template refuses the messages: {error}.",
+            "Change them, or give a raw prompt.",
+        ) from error
+
+
+@functools.cache
+def _chat_environment() -> Any:
+    """The names and filters that chat templates are written for. Templates come with models from
+    anywhere, so they run in a sandbox."""
+    import jinja2.ext
+    import jinja2.sandbox
+
+    class Generation(jinja2.ext.Extension):  # type: ignore[misc]
+        """Templates may mark what the assistant said, for training; here it means nothing."""
+
+        tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def refuse(message: str) -> NoReturn:
+        raise jinja2.TemplateError(message)
+
+    def to_json(
+        value: Any, ensure_ascii: bool = False, indent: int | None = None, **how: Any
+    ) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **how)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    return environment

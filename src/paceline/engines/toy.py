@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
+from paceline.engines.base import Capabilities, Engine, Job, Sequence, TokenizerOnly
 from paceline.engines.tokenizer import Message, Tokenizer
-from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.errors import SettingError
 from paceline.types import Array, path_of
 
@@ -51,40 +50,24 @@ class ToyTokenizer(Tokenizer):
 
 
 class ToySequence(Sequence):
-    """One sequence; the toy model needs only its tokens."""
+    """Its tokens are all its state."""
 
-    def __init__(self, engine: ToyEngine) -> None:
-        super().__init__()
-        self._engine = engine
-
-    def _fork(self) -> ToySequence:
-        fork = self._engine.open()
-        fork.tokens = list(self.tokens)
-        return fork
-
-    def _rewind(self, length: int) -> None:
+    def _copy(self, source: Sequence) -> None:
         pass
 
     def _keep(self, length: int, path: AbstractSequence[int]) -> None:
         pass
 
-    def _close(self) -> None:
-        self._engine.sequences_open -= 1
-
 
 def _contexts(job: Job, context: list[int]) -> list[list[int]]:
     """What each wanted row of a job stands after."""
-    first = len(context) - job.rows
-    branch = len(context) if job.parents is None else len(context) - len(job.parents)
-    found = []
-    for place in range(first, len(context)):
-        if place < branch:
-            found.append(context[: place + 1])
-        else:
-            assert job.parents is not None
-            path = path_of(job.parents, place - branch)
-            found.append(context[:branch] + [context[branch + index] for index in path])
-    return found
+    parents = job.parents or ()
+    branch = len(context) - len(parents)
+    trunks = range(len(context) - job.rows, branch)
+    paths = [path_of(parents, index) for index in range(len(parents))][-job.rows :]
+    return [context[: place + 1] for place in trunks] + [
+        context[:branch] + [context[branch + index] for index in path] for path in paths
+    ]
 
 
 class ToyEngine(Engine):
@@ -102,6 +85,7 @@ class ToyEngine(Engine):
     """
 
     name = "toy"
+    sequence_type = ToySequence
     needs = "nothing; a table-driven model of a few letters (toy, toy:SEED)"
 
     def __init__(
@@ -127,7 +111,6 @@ class ToyEngine(Engine):
         self.tokenizer = ToyTokenizer(
             alphabet[:vocabulary_size], vocabulary_size, frozenset(end_tokens)
         )
-        self.sequences_open = 0
         self.forwards = 0
         self.rows_fed = 0
         self._table = table
@@ -143,11 +126,11 @@ class ToyEngine(Engine):
         max_sequences: int = 64,
         **options: Any,
     ) -> ToyEngine:
-        if options:
-            raise SettingError(f"The toy engine has no option {min(options)!r}.", "Leave it out.")
+        """Load toy:SEED. Raises SettingError for another name or an unknown option."""
+        cls.refuse_options(options)
         name, _, seed = target.partition(":")
         if name != "toy" or not (seed.isdecimal() or not seed):
-            raise SettingError(f"{target!r} is no toy model.", "Write toy or toy:SEED.")
+            raise SettingError(f"{target!r} is not a toy model.", "Write toy or toy:SEED.")
         return cls(
             27,
             seed=int(seed or 0),
@@ -158,14 +141,14 @@ class ToyEngine(Engine):
 
     @classmethod
     def load_tokenizer(cls, target: str) -> TokenizerOnly:
+        """The tokenizer of toy:SEED. Raises SettingError for another name."""
         toy = cls.load(target)
         return TokenizerOnly(cls.name, toy.model, toy.tokenizer, toy.vocabulary_size)
 
-    def open(self) -> ToySequence:
-        if self.sequences_open >= self.capabilities.max_sequences:
-            raise too_many_sequences(self.capabilities.max_sequences)
-        self.sequences_open += 1
-        return ToySequence(self)
+    @property
+    def sequences_open(self) -> int:
+        """How many sequences are open."""
+        return self.capabilities.max_sequences - len(self.free_slots)
 
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
         self.forwards += 1
@@ -198,7 +181,5 @@ class ToyEngine(Engine):
         return self._rows[key]
 
     def metadata(self) -> dict[str, Any]:
+        """Engine, model, device and dtype."""
         return {"engine": self.name, "model": self.model, "device": "cpu", "dtype": "float32"}
-
-    def close(self) -> None:
-        pass

@@ -16,8 +16,8 @@ from paceline.decode import round as rules
 from paceline.decode.round import Turn
 from paceline.drafts.base import Context, Draft, VerifiedRound
 from paceline.drafts.create import create_draft, is_model, kinds_of, models_of
+from paceline.engines.base import TokenizerOnly
 from paceline.engines.tokenizer import Tokenizer
-from paceline.engines.tokenizer_only import TokenizerOnly
 from paceline.errors import SettingError, unknown_name
 from paceline.policy.acceptance import MOST
 from paceline.policy.adaptive import MeasuredPolicy, Source

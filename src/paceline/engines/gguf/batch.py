@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
 
-from paceline.engines.gguf.llama_cpp import llama_cpp
+from paceline.engines.gguf.library import llama_cpp
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Batch:
         )
 
     def fill(self, segments: Iterable[BatchSegment]) -> Iterator[int]:
-        """Put the spans' tokens in, in order, as often as it takes: yields, each time `struct` is
-        ready for a llama_decode, how many of its tokens ask for logits."""
+        """Put the tokens in, in order, as often as it takes: yields, each time `struct` is ready
+        for a llama_decode, how many of its tokens ask for logits."""
         used = outputs = 0
         for segment in segments:
             first, total = 0, len(segment.tokens)

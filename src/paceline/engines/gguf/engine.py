@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
+from paceline.engines.base import Capabilities, Engine, Job, Sequence, TokenizerOnly, TokenTree
 from paceline.engines.cpu import default_threads
-from paceline.engines.gguf import log as log
 from paceline.engines.gguf.batch import Batch, BatchSegment
-from paceline.engines.gguf.llama_cpp import llama_cpp, openmp_wait
+from paceline.engines.gguf.library import forget_log, llama_cpp, openmp_wait, reason
 from paceline.engines.gguf.load import (
     BATCH_TOKENS,
     FORWARD_TOKENS,
@@ -25,28 +24,17 @@ from paceline.engines.gguf.load import (
     trained_context,
 )
 from paceline.engines.gguf.tokenizer import LlamaCppTokenizer
-from paceline.engines.tokenizer_only import TokenizerOnly
-from paceline.errors import ModelError, SettingError
+from paceline.errors import ModelError
 from paceline.types import Array, path_of
 
 
 class LlamaCppSequence(Sequence):
     """The `slot`-th sequence of the engine's cache."""
 
-    def __init__(self, engine: LlamaCppEngine, slot: int) -> None:
-        super().__init__()
-        self.engine = engine
-        self.slot = slot
+    engine: LlamaCppEngine
 
-    def _fork(self) -> LlamaCppSequence:
-        fork = self.engine.open()
-        try:
-            self.engine.copy(self.slot, fork.slot, self.length)
-        except ModelError:
-            fork.close()
-            raise
-        fork.tokens = list(self.tokens)
-        return fork
+    def _copy(self, source: LlamaCppSequence) -> None:
+        self.engine.copy(source.slot, self.slot, source.length)
 
     def _rewind(self, length: int) -> None:
         self.engine.forget_tree(self.slot)
@@ -56,8 +44,9 @@ class LlamaCppSequence(Sequence):
         self.engine.keep_branch(self.slot, length, path)
 
     def _close(self) -> None:
-        self.engine.forget_tree(self.slot)
-        self.engine.release(self.slot)
+        if not self.engine.closed:
+            self._rewind(0)
+            super()._close()
 
 
 class LlamaCppEngine(Engine):
@@ -67,6 +56,7 @@ class LlamaCppEngine(Engine):
     """
 
     name = "llamacpp"
+    sequence_type = LlamaCppSequence
     needs = "pip install paceline[llamacpp]; GGUF files of decoders"
 
     tokenizer: LlamaCppTokenizer
@@ -88,9 +78,8 @@ class LlamaCppEngine(Engine):
         self._batch = Batch(BATCH_TOKENS, self._ids)
         first = context.max_sequences * self._ids
         self._branch_ids = [*range(first, first + context.branch_ids)]
-        self._trees: dict[int, Tree] = {}  # by slot, the trees that are held
+        self._trees: dict[int, Branches] = {}  # by slot, the trees that are held
         self._views: dict[tuple[int, int], Array] = {}  # making one takes longer than finding it
-        self._free_slots = list(range(context.max_sequences))
         self._free = weakref.finalize(self, _free, context.pointer, model)
 
     @classmethod
@@ -114,11 +103,7 @@ class LlamaCppEngine(Engine):
         (recurrent, hybrid, encoder, diffusion) and a cache that doesn't fit in memory;
         SettingError for a number out of range or an unknown option.
         """
-        if options:
-            raise SettingError(
-                f"The llamacpp engine has no option {min(options)!r}.",
-                "It takes context_size, max_sequences and threads.",
-            )
+        cls.refuse_options(options)
         path = Path(target)
         model = load_model(path)
         try:
@@ -142,27 +127,20 @@ class LlamaCppEngine(Engine):
             tokenizer.close()
             llama_cpp.llama_model_free(model)
 
-        trained = trained_context(model)
-        size, place = tokenizer.size, path.absolute()
-        return TokenizerOnly(cls.name, path.name, tokenizer, size, place, free, trained)
-
-    def open(self) -> LlamaCppSequence:
-        self._check_open()
-        if not self._free_slots:
-            raise too_many_sequences(self.capabilities.max_sequences)
-        return LlamaCppSequence(self, self._free_slots.pop(0))
+        size, place, longest = tokenizer.size, path.absolute(), trained_context(model)
+        return TokenizerOnly(cls.name, path.name, tokenizer, size, place, free, longest)
 
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
-        self._check_open()
         try:
             for job in jobs:
-                if job.parents is not None:
-                    self._begin_tree(job)
+                tree = job.tree()
+                if tree is not None:
+                    self._begin_tree(job.sequence.slot, tree)
             rows = self._decode(_segments(jobs, self._trees), sum(job.rows for job in jobs))
         except BaseException:  # an interrupt between two decodes too
             for job in jobs:
-                self.forget_tree(_slot(job))
-                self.truncate(_slot(job), job.sequence.length)
+                self.forget_tree(job.sequence.slot)
+                self.truncate(job.sequence.slot, job.sequence.length)
             raise
         logits, first = [], 0
         for job in jobs:
@@ -171,15 +149,15 @@ class LlamaCppEngine(Engine):
         return logits
 
     def _decode(self, segments: list[BatchSegment], rows: int) -> Array:
-        """The logits that the spans ask for, in their order: shape (rows, vocabulary_size)."""
-        log.forget()
+        """The logits that the segments ask for, in their order: shape (rows, vocabulary_size)."""
+        forget_log()
         kept, done = None, 0
         for outputs in self._batch.fill(segments):
             status = llama_cpp.llama_decode(self._context, self._batch.struct)
             if status:
                 raise ModelError(
                     f"llama.cpp could not score {sum(len(s.tokens) for s in segments)} tokens: "
-                    f"llama_decode returned {status} ({log.reason()}).",
+                    f"llama_decode returned {status} ({reason()}).",
                     "Feed fewer tokens at once, or load the model again.",
                 )
             if outputs == rows:
@@ -201,13 +179,11 @@ class LlamaCppEngine(Engine):
         buffer: Any = (ctypes.c_float * (rows * self.vocabulary_size)).from_address(first)
         return np.frombuffer(buffer, np.float32).reshape(rows, self.vocabulary_size)
 
-    def _begin_tree(self, job: Job) -> None:
+    def _begin_tree(self, slot: int, tree: TokenTree) -> None:
         """Give each branch an id of its own, under which the trunk is held too."""
-        assert job.parents is not None
-        slot = _slot(job)
-        self._trees[slot] = tree = Tree(job.parents, self._branch_ids)
+        self._trees[slot] = held = Branches(tree, self._branch_ids)
         [first, *_] = self.numbers(slot)
-        for number in tree.leaves.values():
+        for number in held.leaves.values():
             llama_cpp.llama_memory_seq_cp(self._memory, first, number, -1, -1)
 
     def keep_branch(self, slot: int, length: int, path: AbstractSequence[int]) -> None:
@@ -222,7 +198,7 @@ class LlamaCppEngine(Engine):
     def forget_tree(self, slot: int) -> None:
         """Forget the branches of a tree, if the slot holds one."""
         tree = self._trees.get(slot)
-        if tree is None or not self._free.alive:
+        if tree is None:
             return
         while tree.leaves:  # one by one, so that an interrupt between two loses none
             end, number = next(iter(tree.leaves.items()))
@@ -262,28 +238,18 @@ class LlamaCppEngine(Engine):
 
     def numbers(self, slot: int) -> range:
         """The ids under which llama.cpp knows a sequence."""
-        self._check_open()
+        self.check_open()
         return range(slot * self._ids, (slot + 1) * self._ids)
-
-    def release(self, slot: int) -> None:
-        """Make a slot free and empty again."""
-        if self._free.alive:
-            self.truncate(slot, 0)
-            self._free_slots.append(slot)
 
     def metadata(self) -> dict[str, Any]:
         return dict(self._metadata)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self.tokenizer.close()
         self._free()
 
-    def _check_open(self) -> None:
-        if not self._free.alive:
-            raise ValueError("the engine is closed")
 
-
-class Tree:
+class Branches:
     """A tree as llama.cpp can hold it: a branch for each leaf, every token in all branches that
     pass through it.
 
@@ -291,42 +257,39 @@ class Tree:
     ids       of each token, those of the branches through it
     """
 
-    def __init__(self, parents: tuple[int, ...], free: list[int]) -> None:
-        inner = set(parents)
-        ends = [index for index in range(len(parents)) if index not in inner]
+    def __init__(self, tree: TokenTree, free: list[int]) -> None:
+        inner, count = set(tree.parents), len(tree.parents)
+        ends = [index for index in range(count) if index not in inner]
         if len(ends) > len(free):
             raise ModelError(
                 f"A tree of {len(ends)} branches is more than the {len(free)} that are free.",
                 "Offer smaller trees, or decode fewer sequences at once.",
             )
+        self.depths = tree.depths
         self.leaves = {end: free.pop() for end in ends}
-        through: list[list[int]] = [[] for _ in parents]
+        through: list[list[int]] = [[] for _ in range(count)]
         for end, number in self.leaves.items():
-            for index in path_of(parents, end):
+            for index in path_of(tree.parents, end):
                 through[index].append(number)
         self.ids = [tuple(numbers) for numbers in through]
-        depths: list[int] = []
-        for parent in parents:
-            depths.append(depths[parent] + 1 if parent >= 0 else 0)
-        self.depths = depths
 
 
-def _segments(jobs: AbstractSequence[Job], trees: Mapping[int, Tree]) -> list[BatchSegment]:
+def _segments(jobs: AbstractSequence[Job], trees: Mapping[int, Branches]) -> list[BatchSegment]:
     """First all tokens without rows, then all with: however long the prompts are, the rows then
     come from the last decode, and stay where llama.cpp wrote them."""
     heads: list[BatchSegment] = []
     tails: list[BatchSegment] = []
     for job in jobs:
-        for segment in _job_segments(job, trees.get(_slot(job))):
+        for segment in _job_segments(job, trees.get(job.sequence.slot)):
             (tails if segment.output else heads).append(segment)
     return heads + tails
 
 
-def _job_segments(job: Job, tree: Tree | None) -> Iterator[BatchSegment]:
-    slot, start = _slot(job), job.sequence.length
+def _job_segments(job: Job, tree: Branches | None) -> Iterator[BatchSegment]:
+    slot, start = job.sequence.slot, job.sequence.length
     silent, trunk, ids = len(job.tokens) - job.rows, job.trunk, None
     if tree is not None:
-        own = job.sequence.engine.numbers(slot)  # type: ignore[attr-defined]
+        own = job.sequence.engine.numbers(slot)
         ids = (*own, *tree.leaves.values())
     for first, end, output in ((0, min(silent, trunk), False), (silent, trunk, True)):
         if first < end:
@@ -335,11 +298,6 @@ def _job_segments(job: Job, tree: Tree | None) -> Iterator[BatchSegment]:
         assert tree is not None
         position = start + trunk + tree.depths[index]
         yield BatchSegment(slot, position, [token], trunk + index >= silent, tree.ids[index])
-
-
-def _slot(job: Job) -> int:
-    slot: int = job.sequence.slot  # type: ignore[attr-defined]
-    return slot
 
 
 def _free(context: Any, model: Any) -> None:

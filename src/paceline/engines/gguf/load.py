@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.engines.context import DEFAULT_CONTEXT
 from paceline.engines.cpu import free_bytes
-from paceline.engines.gguf import log as log
-from paceline.engines.gguf.llama_cpp import llama_cpp
-from paceline.errors import ModelError, SettingError
+from paceline.engines.gguf.library import begin_log, cache_bytes, llama_cpp, reason
+from paceline.engines.load import check_range, fitting_context, is_gguf
+from paceline.errors import ModelError
 
 BATCH_TOKENS = 512
 """Most tokens in one llama_decode. It can't be interrupted, so longer prompts go in several."""
@@ -58,31 +57,30 @@ class LlamaContext:
     window: LlamaWindow | None
 
 
-@functools.cache
-def _start() -> None:
-    llama_cpp.llama_backend_init()
+_start = functools.cache(llama_cpp.llama_backend_init)
 
 
 def load_model(path: Path, *, vocabulary_only: bool = False) -> Any:
     """A pointer to the model in a file, with its weights unless only its vocabulary is wanted.
     Raises ModelError for a file that is missing, damaged or
-    no GGUF, and for models whose state can't be rewound."""
+    not a GGUF file, and for models whose state can't be rewound."""
     if path.is_dir():
         raise ModelError(f"{path} is a directory.", "Give the GGUF file in it.")
     if not path.is_file():
         raise ModelError(f"There is no file {path}.", "Check the path.")
-    _check_begin(path)
+    if not is_gguf(path):
+        raise ModelError(f"{path} is not a GGUF file.", "Give a GGUF file.")
     parameters = llama_cpp.llama_model_default_params()
     # Mapping the file would keep it resident beside the copy that llama.cpp makes of every
     # tensor it rearranges for the CPU: half as much memory again for the usual quantisations.
     parameters.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
     parameters.vocab_only = vocabulary_only
-    log.begin()
+    begin_log()
     _start()
     model = llama_cpp.llama_model_load_from_file(os.fsencode(path), parameters)
     if not model:
         raise ModelError(
-            f"{path} ({path.stat().st_size:,} bytes) can't be loaded: {log.reason()}.",
+            f"{path} ({path.stat().st_size:,} bytes) can't be loaded: {reason()}.",
             "Fetch the file again, or choose a model that this llama.cpp knows.",
         )
     problem = _unfit(model)
@@ -93,16 +91,6 @@ def load_model(path: Path, *, vocabulary_only: bool = False) -> Any:
             f"{path.name} ({architecture}) {problem}.", "Choose a decoder with attention only."
         )
     return model
-
-
-def _check_begin(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            begin = file.read(4)
-    except OSError as error:
-        raise ModelError(f"{path} can't be read: {error.strerror}.", "Check its rights.") from None
-    if begin != b"GGUF":
-        raise ModelError(f"{path} is no GGUF file: it begins with {begin!r}.", "Give a GGUF file.")
 
 
 def _unfit(model: Any) -> str:
@@ -143,22 +131,20 @@ def make_context(
     llama.cpp refuses.
     """
     trained = llama_cpp.llama_model_n_ctx_train(model)
-    context_size = min(trained, DEFAULT_CONTEXT) if context_size is None else context_size
-    _check_range("context_size", context_size, trained, "the model was trained for")
+    context_size = fitting_context("The model", trained, context_size)
     ids = _ids(model)
     known = llama_cpp.llama_max_parallel_sequences()
-    most = known // ids
-    _check_range("max_sequences", max_sequences, most, "this llama.cpp can hold")
-    _check_range("threads", threads, _MOST_THREADS, "llama.cpp can start")
+    check_range("max_sequences", max_sequences, known // ids, "This llama.cpp")
+    check_range("threads", threads, _MOST_THREADS, "llama.cpp")
     cells = -(-context_size * max_sequences // _CELLS) * _CELLS
     _check_memory(model, cells, context_size, max_sequences)
-    log.begin()
+    begin_log()
     each = min(MOST_BRANCHES, known // max_sequences - 1) if ids == 1 else 0
     branches = each * max_sequences if each >= LEAST_BRANCHES else 0
     pointer = _new(model, cells, max_sequences * ids + branches, threads, FORWARD_TOKENS)
     if not pointer:
         raise ModelError(
-            f"No context for {max_sequences} x {context_size} tokens: {log.reason()}.",
+            f"No context for {max_sequences} x {context_size} tokens: {reason()}.",
             "Ask for a smaller context_size or max_sequences.",
         )
     if not llama_cpp.llama_get_memory(pointer):
@@ -166,7 +152,7 @@ def make_context(
         raise ModelError(
             "This model keeps no state between forwards.", "Choose a decoder with attention only."
         )
-    size, window = log.cache_bytes(), _window(model, cells, max_sequences)
+    size, window = cache_bytes(), _window(model, cells, max_sequences)
     return LlamaContext(pointer, ids, branches, context_size, max_sequences, threads, size, window)
 
 
@@ -191,19 +177,12 @@ def _new(model: Any, cells: int, ids: int, threads: int, forward_tokens: int) ->
     parameters.kv_unified = True
     # On a CPU flash attention sums values in half precision, in an order that depends on how many
     # rows there are: of a float32 model the same token's logits differ a thousand times more
-    # between widths, so drafted text leaves plain text sooner. It is slower, too (1.25 to 2 times
-    # at contexts of 2000 tokens).
+    # between widths, so drafted text differs from ordinary decoding's sooner. It is slower, too
+    # (1.25 to 2 times at contexts of 2000 tokens).
     parameters.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
     # Layers with a sliding window keep all their cells, or a rewind would find them gone.
     parameters.swa_full = True
     return llama_cpp.llama_init_from_model(model, parameters)
-
-
-def _check_range(name: str, value: int, most: int, why: str) -> None:
-    if value < 1:
-        raise SettingError(f"{name} is {value}.", "It must be at least 1.")
-    if value > most:
-        raise SettingError(f"{name} {value} is more than the {most} {why}.", f"Ask for {most}.")
 
 
 def _check_memory(model: Any, cells: int, context_size: int, max_sequences: int) -> None:
@@ -212,12 +191,12 @@ def _check_memory(model: Any, cells: int, context_size: int, max_sequences: int)
     free = free_bytes()
     if free is None:
         return
-    log.begin()
+    begin_log()
     self_test = _new(model, _CELLS, 1, 1, 1)
     if not self_test:
         return  # the real context will fail in the same way, and say why
     llama_cpp.llama_free(self_test)
-    needed = log.cache_bytes(device="CPU") * cells // _CELLS
+    needed = cache_bytes(device="CPU") * cells // _CELLS
     if needed > free:
         raise ModelError(
             f"The cache for {max_sequences} x {context_size} tokens needs {needed / 2**30:.1f} GiB;"
@@ -230,6 +209,6 @@ def _window(model: Any, cells: int, max_sequences: int) -> LlamaWindow | None:
     tokens = llama_cpp.llama_model_n_swa(model)
     if tokens <= 0:
         return None
-    kept = log.cache_bytes(windowed=True)
+    kept = cache_bytes(windowed=True)
     needed = -(-min(cells, tokens * max_sequences + FORWARD_TOKENS) // _CELLS) * _CELLS
     return LlamaWindow(tokens, round(kept * (1 - needed / cells)))

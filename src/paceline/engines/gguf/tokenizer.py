@@ -6,10 +6,9 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from paceline.engines.chat_template import render
-from paceline.engines.gguf.llama_cpp import llama_cpp
-from paceline.engines.tokenizer import Message, Tokenizer
-from paceline.errors import ModelError, PromptError
+from paceline.engines.gguf.library import llama_cpp
+from paceline.engines.tokenizer import Message, Tokenizer, checked_text, render
+from paceline.errors import ModelError
 
 _UNUSED = llama_cpp.LLAMA_TOKEN_ATTR_UNUSED
 _SENTENCEPIECE = llama_cpp.LLAMA_VOCAB_TYPE_SPM
@@ -72,12 +71,7 @@ class LlamaCppTokenizer(Tokenizer):
 
     def _tokens(self, text: str, *, add_special: bool) -> list[int]:
         self._check_open()
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise PromptError(
-                f"Character {error.start} of the text is half a surrogate pair.", "Remove it."
-            ) from None
+        data = checked_text(text).encode()
         room = len(data) + 2  # no token is empty; at most one is put before and one after
         tokens = (llama_cpp.llama_token * room)()
         count = llama_cpp.llama_tokenize(

@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence as AbstractSequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
-from paceline.engines.context import fitting_context
+from paceline.engines.base import (
+    Capabilities,
+    Engine,
+    Job,
+    Sequence,
+    TokenizerOnly,
+    forwards,
+    rows_by_job,
+)
 from paceline.engines.cpu import default_threads
-from paceline.engines.forwards import ForwardPart, forwards
+from paceline.engines.load import check_range, fitting_context
 from paceline.engines.openvino.cache import BLOCK, PagedCache
 from paceline.engines.openvino.graph import Graphs
-from paceline.engines.openvino.inputs import InputSegment
 from paceline.engines.openvino.library import ov
 from paceline.engines.openvino.model import (
     Arithmetic,
@@ -27,26 +32,23 @@ from paceline.engines.openvino.model import (
     check_device,
     compile_paged,
 )
-from paceline.engines.openvino.source import Ir, Reader, find_ir, find_place, find_reader
-from paceline.engines.tokenizer_only import TokenizerOnly
-from paceline.errors import ModelError, SettingError, unknown_name
+from paceline.engines.openvino.source import Ir, find_ir, find_place, find_tokenizer
+from paceline.errors import ModelError
 from paceline.types import Array
 
 
 class OpenVinoSequence(Sequence):
     """A list of the cache's blocks."""
 
-    def __init__(self, engine: OpenVinoEngine) -> None:
-        super().__init__()
-        self.engine = engine
+    engine: OpenVinoEngine
+
+    def __init__(self, engine: OpenVinoEngine, slot: int) -> None:
+        super().__init__(engine, slot)
         self.blocks: list[int] = []
 
-    def _fork(self) -> OpenVinoSequence:
-        fork = self.engine.open()
-        fork.blocks = list(self.blocks)
-        self.engine.cache.blocks.share(fork.blocks)
-        fork.tokens = list(self.tokens)
-        return fork
+    def _copy(self, source: OpenVinoSequence) -> None:
+        self.blocks = list(source.blocks)
+        self.engine.cache.blocks.share(self.blocks)
 
     def _rewind(self, length: int) -> None:
         self.engine.cache.cut(self.blocks, length)
@@ -57,7 +59,7 @@ class OpenVinoSequence(Sequence):
 
     def _close(self) -> None:
         self.engine.cache.cut(self.blocks, 0)
-        self.engine.opened -= 1
+        super()._close()
 
 
 class OpenVinoEngine(Engine):
@@ -68,14 +70,17 @@ class OpenVinoEngine(Engine):
     """
 
     name = "openvino"
+    sequence_type = OpenVinoSequence
     needs = (
         "pip install paceline[openvino]; OpenVINO model directories, GGUF files with "
         "paceline[llamacpp] too, model directories with paceline[openvino-export]"
     )
 
-    def __init__(self, reader: Reader, ir: Ir, paged: Paged, settings: dict[str, Any]) -> None:
-        """Takes over what `find_reader`, `find_ir` and `compile_paged` gave. Use `load`."""
-        self.model, self.tokenizer = reader.label, reader.tokenizer
+    def __init__(
+        self, reader: TokenizerOnly, ir: Ir, paged: Paged, settings: dict[str, Any]
+    ) -> None:
+        """Takes over what `find_tokenizer`, `find_ir` and `compile_paged` gave. Use `load`."""
+        self.model, self.tokenizer = reader.model, reader.tokenizer
         self.vocabulary_size = paged.vocabulary_size
         context_size, sequences = settings["context_size"], settings["max_sequences"]
         blocks = sequences * -(-context_size // BLOCK)
@@ -89,10 +94,9 @@ class OpenVinoEngine(Engine):
         self.capabilities = Capabilities(
             context_size=context_size, max_sequences=sequences, trees=True
         )
-        self.opened = 0
         self._reader, self._ir, self._settings = reader, ir, settings
         self._metadata = self._all_metadata(paged, blocks)
-        self._graphs: Graphs | None = Graphs(paged.compiled, paged.single, self.cache.tensors)
+        self._graphs = Graphs(paged.compiled, paged.single, self.cache.tensors)
 
     @classmethod
     def load(
@@ -124,21 +128,16 @@ class OpenVinoEngine(Engine):
         Raises ModelError for a model that can't be found, exported or paged, or doesn't fit into
         memory; SettingError for a setting out of range or unknown.
         """
-        if options:
-            known = ["context_size", "max_sequences", "threads", "dtype", "device", "precision"]
-            raise unknown_name(
-                "option of the openvino engine", min(options), [*known, "cache_type"]
-            )
-        for setting, value in (("max_sequences", max_sequences), ("threads", threads)):
-            if value is not None and value < 1:
-                raise SettingError(f"{setting} is {value}.", "It must be 1 or more.")
+        cls.refuse_options(options)
+        check_range("max_sequences", max_sequences)
+        check_range("threads", threads)
         # Settings, tokenizer and context are looked at before a model is exported, which may take
         # minutes. Whether it fits into memory shows by its export only.
         device = (device or "CPU").upper()
         check_device(device)
         arithmetic = Arithmetic(precision or "auto", cache_type, threads or default_threads())
         place = find_place(target, dtype)
-        reader = find_reader(target, place)
+        reader = find_tokenizer(target, place)
         try:
             size = fitting_context(target, reader.longest_context, context_size)
             ir = find_ir(place, dtype)
@@ -150,81 +149,34 @@ class OpenVinoEngine(Engine):
             }
             engine = cls(reader, ir, paged, settings)
         except BaseException:
-            reader.free()
+            reader.close()
             raise
-        engine.place = Path(target).expanduser().absolute()
+        engine.place = reader.place
         return engine
 
     @classmethod
     def load_tokenizer(cls, target: str) -> TokenizerOnly:
         """Raises ModelError as `load` does."""
-        reader = find_reader(target, find_place(target))
-        return TokenizerOnly(
-            cls.name,
-            reader.label,
-            reader.tokenizer,
-            reader.vocabulary_size,
-            Path(target).expanduser().absolute(),
-            reader.free,
-            reader.longest_context,
-        )
-
-    def open(self) -> OpenVinoSequence:
-        self._open_graphs()
-        if self.opened >= self.capabilities.max_sequences:
-            raise too_many_sequences(self.capabilities.max_sequences)
-        self.opened += 1
-        return OpenVinoSequence(self)
+        return find_tokenizer(target, find_place(target))
 
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
-        self._open_graphs()
-        if any(self._owner_of(job.sequence) is not self for job in jobs):
-            raise ValueError("the sequence is another engine's")
         try:
             return self._rows(jobs)
         except BaseException:
             for job in jobs:  # nothing more is held than before
-                self.cache.cut(job.sequence.blocks, job.sequence.length)  # type: ignore[attr-defined]
+                job.sequence._rewind(job.sequence.length)
             raise
-
-    @staticmethod
-    def _owner_of(sequence: Sequence) -> OpenVinoEngine | None:
-        return sequence.engine if isinstance(sequence, OpenVinoSequence) else None
-
-    def _open_graphs(self) -> Graphs:
-        if self._graphs is None:
-            raise ValueError("the engine is closed")
-        return self._graphs
 
     def _rows(self, jobs: AbstractSequence[Job]) -> list[Array]:
         cut = list(forwards(jobs, whole_trees=True))
-        if len(cut) == 1:  # views, no copies
-            return self._forward(jobs, cut[0])
         rows: list[list[Array]] = [[] for _ in jobs]
-        for parts in cut:
-            for part, found in zip(parts, self._forward(jobs, parts), strict=True):
-                rows[part.number].append(np.array(found))
-        return [np.concatenate(found) for found in rows]
-
-    def _forward(
-        self, jobs: AbstractSequence[Job], parts: AbstractSequence[ForwardPart]
-    ) -> list[Array]:
-        """The wanted rows of each part: float32, shape (rows, vocabulary_size)."""
-        logits = self._open_graphs().run([self._segment(jobs[part.number], part) for part in parts])
-        found, begin = [], 0
-        for part in parts:
-            found.append(logits[begin : begin + part.rows])
-            begin += part.rows
-        return found
-
-    def _segment(self, job: Job, part: ForwardPart) -> InputSegment:
-        sequence = job.sequence
-        assert isinstance(sequence, OpenVinoSequence)
-        start = sequence.length + part.first
-        self.cache.own(sequence.blocks, start, start + part.count)
-        tokens = job.tokens[part.first : part.first + part.count]
-        tree = job.parents if part.first + part.count > job.trunk else None
-        return InputSegment(tokens, start, sequence.blocks, part.rows, tree)
+        for segments in cut:
+            for segment in segments:
+                self.cache.own(segment.sequence.blocks, segment.start, segment.end)
+            logits = self._graphs.run(segments)
+            for number, found in rows_by_job(logits, segments):
+                rows[number].append(found if len(cut) == 1 else np.array(found))
+        return [found[0] if len(found) == 1 else np.concatenate(found) for found in rows]
 
     def _all_metadata(self, paged: Paged, blocks: int) -> dict[str, Any]:
         compiled, settings = paged.compiled, self._settings
@@ -261,11 +213,10 @@ class OpenVinoEngine(Engine):
             "cache_used_bytes": self.cache.blocks.used * self.cache.block_bytes,
         }
 
-    def close(self) -> None:
-        if self._graphs is not None:
-            self._graphs = None
-            self.cache.close()
-            self._reader.free()
+    def _close(self) -> None:
+        del self._graphs
+        self.cache.close()
+        self._reader.close()
 
 
 def _property(compiled: Any, name: str) -> Any:

@@ -1,6 +1,6 @@
 """Models exported to OpenVINO's form, once, into the cache.
 
-A GGUF file keeps its own quantised weights (see `openvino_gguf`). A model directory goes through
+A GGUF file keeps its own quantised weights (see `gguf`). A model directory goes through
 optimum-intel, which needs torch and quantises anew.
 """
 
@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import sys
-import tempfile
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
-from tqdm import tqdm
 
 from paceline.engines.cpu import free_bytes
+from paceline.engines.load import is_gguf
 from paceline.engines.openvino.library import last_line, ops, ov, unreported
 from paceline.engines.openvino.model import IR
 from paceline.errors import ModelError, PacelineError
 from paceline.models.catalog import cache_dir
+from paceline.storage import whole_directory
 
 WEIGHTS: dict[str, dict[str, Any]] = {
     "int8": {"bits": 8, "sym": False},
@@ -55,13 +54,12 @@ SHORT_TYPES = {"bfloat16": ov.Type.bf16, "float16": ov.Type.f16}
 """Those that only round each number."""
 
 MANIFEST = "paceline-export.json"
-FORM = 5
-"""Of the manifest and what it stands for. Raise it when an export would come out otherwise."""
+MANIFEST_VERSION = 6
+"""Raise it when the manifest or an export would come out otherwise."""
 
 GGUF_MEMORY = 3.5
 """Times a GGUF file's size: what its export takes at most (3.4 was measured)."""
 
-_TICK_S = 1.0
 _TEXT_FILES = (
     "config.json",
     "generation_config.json",
@@ -78,9 +76,8 @@ def exported_gguf(path: Path, *, verify: bool = False) -> Path:
 
     verify    compare the checksums of one that is there
     """
-    with _legible(path):
-        source = _begin_and_size(path)
-        size = path.stat().st_size
+    with _system_errors(f"{path} can't be read", "Check its path and rights."):
+        source, size = _begin_and_size(path), path.stat().st_size
     return _cached(
         path,
         f"{path.stem}-{source[:16]}",
@@ -98,7 +95,7 @@ def exported_directory(directory: Path, weights: str, *, verify: bool = False) -
 
     verify    compare the checksums of one that is there
     """
-    with _legible(directory):
+    with _system_errors(f"{directory} can't be read", "Check its path and rights."):
         source = _fingerprint(directory)
     return _cached(
         directory,
@@ -112,10 +109,26 @@ def exported_directory(directory: Path, weights: str, *, verify: bool = False) -
     )
 
 
+class ExportedFile(msgspec.Struct):
+    """A file of an export."""
+
+    bytes: int
+    sha256: str
+
+
+class ExportManifest(msgspec.Struct):
+    """What an export was made from, by which versions of which distributions, and its files."""
+
+    version: int
+    source: dict[str, str]
+    made_by: dict[str, str]
+    files: dict[str, ExportedFile]
+
+
 def _cached(
     source: Path,
     name: str,
-    identity: Mapping[str, str],
+    identity: dict[str, str],
     makers: tuple[str, ...],
     make: Callable[[Path], None],
     hint: str,
@@ -127,42 +140,33 @@ def _cached(
     root = cache_dir() / "openvino"
     made = root / name
     versions = {maker: _version(maker) for maker in makers}
-    present = None not in versions.values()
-    wanted = {"form": FORM, **identity, **({"made_by": versions} if present else {})}
-    if _sound(made, wanted, verify=verify):
+    made_by = {maker: found for maker, found in versions.items() if found is not None}
+    missing = [maker for maker in makers if maker not in made_by]
+    if _is_sound(made, identity, None if missing else made_by, verify=verify):
         return made
-    if not present:
-        missing = ", ".join(maker for maker, found in versions.items() if found is None)
+    if missing:
         raise ModelError(
             f"There is no whole export of {source} in OpenVINO's form yet, and what makes one is "
-            f"missing here: {missing}.",
+            f"missing here: {', '.join(missing)}.",
             hint,
         )
-    with _writable(root):
-        root.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{made.name}-", dir=root))
-        try:
-            with _progress(source, made):
-                with _exportable(source):
-                    make(fresh)
-                _write_manifest(fresh, wanted)
-            if not _sound(made, wanted):  # another process may have been first
-                _put_in_place(fresh, made)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+    print(f"Exporting {source} to {made}, once.", file=sys.stderr)
+    with (
+        _system_errors(
+            f"An export can't be written into {root}",
+            "Make room or change its rights, or name another cache with PACELINE_CACHE.",
+        ),
+        whole_directory(made) as fresh,
+    ):
+        with _exportable(source):
+            make(fresh)
+        files = {
+            path.name: ExportedFile(path.stat().st_size, _sha256(path))
+            for path in sorted(fresh.iterdir())
+        }
+        manifest = ExportManifest(MANIFEST_VERSION, identity, made_by, files)
+        (fresh / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     return made
-
-
-def _put_in_place(fresh: Path, made: Path) -> None:
-    """Let a new export stand where an old one may be. Whoever reads the old one goes on."""
-    mask = os.umask(0)
-    os.umask(mask)
-    fresh.chmod(0o777 & ~mask)  # a temporary directory is its owner's alone
-    old = fresh.with_name(f"{fresh.name}.old")
-    if made.exists():
-        made.rename(old)
-    fresh.rename(made)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _version(distribution: str) -> str | None:
@@ -172,32 +176,30 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _sound(made: Path, wanted: Mapping[str, Any], *, verify: bool = False) -> bool:
+def _is_sound(
+    made: Path, identity: dict[str, str], made_by: dict[str, str] | None, *, verify: bool
+) -> bool:
     """Whether a cached export is whole and what is wanted; by its files' sizes, or by their
-    checksums, for which all of it is read."""
+    checksums, for which all of it is read.
+
+    made_by    None: by any version
+    """
     try:
-        manifest = json.loads((made / MANIFEST).read_text(encoding="utf-8"))
-        return all(manifest.get(key) == value for key, value in wanted.items()) and all(
-            (made / name).stat().st_size == entry["bytes"]
-            and (not verify or _sha256(made / name) == entry["sha256"])
-            for name, entry in manifest["files"].items()
+        manifest = msgspec.json.decode((made / MANIFEST).read_bytes(), type=ExportManifest)
+        if (manifest.version, manifest.source) != (MANIFEST_VERSION, identity):
+            return False
+        return made_by in (None, manifest.made_by) and all(
+            (made / name).stat().st_size == file.bytes
+            and (not verify or _sha256(made / name) == file.sha256)
+            for name, file in manifest.files.items()
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, msgspec.DecodeError):
         return False
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write_manifest(directory: Path, wanted: Mapping[str, Any]) -> None:
-    files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(directory.iterdir())
-    }
-    text = json.dumps({**wanted, "files": files}, indent=1) + "\n"
-    (directory / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def _convert_gguf(path: Path, size: int, fresh: Path) -> None:
@@ -286,13 +288,13 @@ def rounded(array: Any, kind: Any) -> ov.Tensor:
 
 def _begin_and_size(path: Path) -> str:
     """Of a GGUF file, which may have gigabytes: its first megabyte, its size and time."""
+    if not is_gguf(path):
+        raise ModelError(
+            f"{path} is not a GGUF file.", "Name an OpenVINO model's directory, or a GGUF file."
+        )
     metadata = path.stat()
     with path.open("rb") as file:
         begin = file.read(1 << 20)
-    if not begin.startswith(b"GGUF"):
-        raise ModelError(
-            f"{path} is no GGUF file.", "Name an OpenVINO model's directory, or a GGUF file."
-        )
     return hashlib.sha256(begin + f"{metadata.st_size} {metadata.st_mtime_ns}".encode()).hexdigest()
 
 
@@ -309,46 +311,11 @@ def _fingerprint(directory: Path) -> str:
 
 
 @contextlib.contextmanager
-def _progress(source: Path, made: Path) -> Iterator[None]:
-    print(f"Exporting {source} to {made}, once.", file=sys.stderr)
-    over = threading.Event()
-    # The libraries don't say how far they are, so the clock goes on by itself, as far as they let
-    # another thread run.
-    with tqdm(
-        desc="export", bar_format="{desc}: {elapsed}", disable=not sys.stderr.isatty()
-    ) as bar:
-        clock = threading.Thread(target=_tick, args=(bar, over), daemon=True)
-        clock.start()
-        try:
-            yield
-        finally:
-            over.set()
-            clock.join()
-
-
-def _tick(bar: Any, over: threading.Event) -> None:
-    while not over.wait(_TICK_S):
-        bar.refresh()
-
-
-@contextlib.contextmanager
-def _legible(source: Path) -> Iterator[None]:
+def _system_errors(fact: str, hint: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fact = f"{source} can't be read: {error.strerror}."
-        raise ModelError(fact, "Check its path and rights.") from None
-
-
-@contextlib.contextmanager
-def _writable(root: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ModelError(
-            f"An export can't be written into {root}: {error.strerror}.",
-            "Make room or change its rights, or name another cache with PACELINE_CACHE.",
-        ) from None
+        raise ModelError(f"{fact}: {error.strerror}.", hint) from None
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def convert(path: Path, directory: Path) -> None:
     model = core().read_model(made)
     repair_zero_points(path, model)
     # Weights are read from the file that is about to be replaced: write beside it.
-    repaired = directory / "mended.xml"
+    repaired = directory / "repaired.xml"
     ov.save_model(model, repaired, compress_to_fp16=False)
     del model
     for left in directory.glob("openvino_*"):  # tokenizers too: we have the file's own

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.engines.cpu import free_bytes
+from paceline.engines.load import loading
 from paceline.engines.openvino.cache import BLOCK, Layout
-from paceline.engines.openvino.graph import warm_up
-from paceline.engines.openvino.inputs import FILLED, ROWS
+from paceline.engines.openvino.graph import FILLED, ROWS, warm_up
 from paceline.engines.openvino.library import last_line, ops, ov, paged_attention_transformation
-from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
+from paceline.errors import ModelError, SettingError, unknown_name
 
 IR = "openvino_model.xml"
 CACHE_TYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
@@ -99,7 +98,7 @@ def compile_paged(
     target: str, xml: Path, device: str, arithmetic: Arithmetic, context_size: int, sequences: int
 ) -> Paged:
     """Raises ModelError for a model that has no state to page, or doesn't fit into memory."""
-    with readable(target):
+    with loading(target, "Check that its files are whole.", last_line):
         model = core().read_model(xml)
         weights = stored_weights(model)
         held = int(xml.with_suffix(".bin").stat().st_size * _held(weights, arithmetic))
@@ -239,7 +238,9 @@ def preferred_type() -> str:
 
 def cache_layers(target: str, compiled: Any) -> tuple[Layout, ...]:
     """The cache that a compiled model wants. Raises ModelError where it couldn't be rewound."""
-    layers = tuple(_layouts(compiled))
+    ports = {port.any_name: port for port in compiled.inputs}
+    count = sum(name.startswith("key_cache.") for name in ports)
+    layers = tuple(_layout(ports, at) for at in range(count))
     if any(kind not in _BYTES for layer in layers for kind in layer.types):
         raise ModelError(
             f"OpenVINO keeps {target}'s keys and values in {layers[0].types[0]}, which can't be "
@@ -249,27 +250,13 @@ def cache_layers(target: str, compiled: Any) -> tuple[Layout, ...]:
     return layers
 
 
-def _layouts(compiled: Any) -> Iterator[Layout]:
-    ports = {port.any_name: port for port in compiled.inputs}
-    keys = sorted(
-        (name for name in ports if name.startswith("key_cache.")),
-        key=lambda name: int(name.rpartition(".")[2]),
+def _layout(ports: Mapping[str, Any], at: int) -> Layout:
+    names = (f"key_cache.{at}", f"value_cache.{at}")
+    keys, values = (
+        tuple(size.get_length() for size in list(ports[name].partial_shape)[1:]) for name in names
     )
-    for name in keys:
-        pair = (name, name.replace("key", "value", 1))
-        yield Layout(
-            pair,
-            tuple(_block_shape(ports[each]) for each in pair),  # type: ignore[arg-type]
-            tuple(_type_name(ports[each]) for each in pair),  # type: ignore[arg-type]
-        )
-
-
-def _block_shape(port: Any) -> tuple[int, ...]:
-    return tuple(size.get_length() for size in list(port.partial_shape)[1:])
-
-
-def _type_name(port: Any) -> str:
-    return str(port.element_type.get_type_name())
+    first, second = (str(ports[name].element_type.get_type_name()) for name in names)
+    return Layout(names, (keys, values), (first, second))
 
 
 def cached_numbers(model: Any) -> int:
@@ -323,19 +310,3 @@ def _check_memory(target: str, held: int, token: int, context_size: int, sequenc
         if fitting >= BLOCK
         else "Use a smaller model, or one with weights in int8 or int4.",
     )
-
-
-@contextlib.contextmanager
-def readable(target: str) -> Iterator[None]:
-    """Turn whatever OpenVINO raises while loading into one ModelError."""
-    try:
-        yield
-    except PacelineError:
-        raise
-    except MemoryError as error:
-        raise ModelError(f"{target} doesn't fit into memory.", "Use a smaller model.") from error
-    except Exception as error:  # it raises RuntimeError for everything
-        raise ModelError(
-            f"OpenVINO can't load {target}: {last_line(error)}.",
-            "Check that its files are whole and of a version that this OpenVINO reads.",
-        ) from error

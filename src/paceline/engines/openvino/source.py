@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from paceline import plugins
-from paceline.engines.context import longest_context
+from paceline.engines.base import TokenizerOnly
+from paceline.engines.load import longest_context
 from paceline.engines.openvino.export import WEIGHTS, exported_directory, exported_gguf
 from paceline.engines.openvino.model import IR
 from paceline.engines.openvino.tokenizer import read_json, read_tokenizer, text_config
-from paceline.engines.tokenizer import Tokenizer
 from paceline.errors import ModelError, SettingError, unknown_name
 
 
@@ -34,24 +33,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """What reads a model's texts, and what is known of it without its weights.
-
-    vocabulary_size    rows of logits, padding rows included, if that is told
-    longest_context    most tokens the model is good for; None if nothing says
-    free               gives back what the tokenizer holds
-    """
-
-    label: str
-    tokenizer: Tokenizer
-    vocabulary_size: int
-    longest_context: int | None
-    free: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True, slots=True)
 class Ir:
-    """A model in OpenVINO's form, and how it was made, for the engine's facts."""
+    """A model in OpenVINO's form, and how it was made, for the engine's metadata."""
 
     xml: Path
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -97,24 +80,22 @@ def _place(target: str, path: Path) -> Place:
     )
 
 
-def find_reader(target: str, place: Place) -> Reader:
-    """Raises ModelError for a tokenizer that is missing or can't be read, SettingError where
-    llama.cpp isn't installed and a GGUF file is to be read."""
+def find_tokenizer(target: str, place: Place) -> TokenizerOnly:
+    """What reads a model's texts, and says what is known without its weights. Raises ModelError for
+    a tokenizer that is missing or can't be read, SettingError where llama.cpp isn't installed and a
+    GGUF file is to be read."""
+    path = Path(target).expanduser().absolute()
     if place.kind is Kind.GGUF:
         # The file's own tokenizer, as llama.cpp has it: tokens are those of that engine.
-        reader = plugins.find("engine", "llamacpp").load_tokenizer(str(place.path))
-        return Reader(
-            place.path.name,
-            reader.tokenizer,
-            reader.vocabulary_size,
-            reader.trained_context,
-            reader.close,
-        )
+        reader: TokenizerOnly = plugins.find("engine", "llamacpp").load_tokenizer(str(place.path))
+        reader.engine, reader.place = "openvino", path
+        return reader
     directory = place.path if place.kind is Kind.DIRECTORY else place.path.parent
     tokenizer = read_tokenizer(directory)
     text = text_config(read_json(directory / "config.json"))
     size = text.get("vocab_size") or tokenizer.size
-    return Reader(target, tokenizer, size, longest_context(text))
+    longest = longest_context(text)
+    return TokenizerOnly("openvino", target, tokenizer, size, path, longest_context=longest)
 
 
 def find_ir(place: Place, weights: str | None, *, verify: bool = False) -> Ir:

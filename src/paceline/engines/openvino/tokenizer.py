@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from paceline.engines.chat_template import render
+from paceline.engines.tokenizer import render
 from paceline.engines.transformers.tokenizer import TransformersTokenizer
 from paceline.errors import ModelError
 

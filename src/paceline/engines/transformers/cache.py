@@ -1,8 +1,8 @@
 """One key/value cache for many sequences, and the attention that reads it without padding.
 
-A forward is one row of tokens from several sequences. Each piece of it belongs to a slot of the
-cache; attention writes the new keys and values behind the slot's own and lets each piece see its
-own slot only. Rewinding is nothing but starting the next piece earlier.
+A forward is one row of tokens from several sequences. Each segment of it belongs to a slot of the
+cache; attention writes the new keys and values behind the slot's own and lets each segment see its
+own slot only. Rewinding is nothing but starting the next segment earlier.
 """
 
 from __future__ import annotations
@@ -14,71 +14,18 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from paceline.engines.base import Segment, TokenTree
 from transformers import AttentionInterface, AttentionMaskInterface
 
 Tensor: TypeAlias = Any
 
-NAME, SELF_TEST = "paceline", "paceline-trial"
-"""What the attention is registered as with transformers. With NAME no masks are built; with TRIAL
-each mask is only its window, which tells the window that a layer really has."""
+NAME, SELF_TEST = "paceline", "paceline-self-test"
+"""What the attention is registered as with transformers. With NAME no masks are built; with
+SELF_TEST each mask is only its window, which tells the window that a layer really has."""
 
 FOLDED_ROWS = 256
 """Up to this many rows a head, query heads that share keys are stacked as rows: keys and values
 are then read once for all of them. Beyond it the mask would grow by that factor for no gain."""
-
-
-class Branches:
-    """A tree at the end of a sequence. Its tokens lie one behind the other in the cache; each has
-    the position that its depth gives it, and sees the tree's tokens on its own path only.
-
-    base       the place of the tree's first token, which is the length of the trunk
-    parents    as in a proposal
-    """
-
-    def __init__(self, base: int, parents: Sequence[int]) -> None:
-        self.base, self.parents = base, parents
-        self.depths: list[int] = []
-        for parent in parents:
-            self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
-
-    def position(self, place: int) -> int:
-        """The position in the text of a place in the cache."""
-        return place if place < self.base else self.base + self.depths[place - self.base]
-
-    def seen(self) -> list[list[bool]]:
-        """Per token of the tree which of its tokens are on its path, itself included."""
-        rows: list[list[bool]] = []
-        for index, parent in enumerate(self.parents):
-            row = list(rows[parent]) if parent >= 0 else [False] * len(self.parents)
-            row[index] = True
-            rows.append(row)
-        return rows
-
-
-@dataclass(frozen=True, slots=True)
-class CachePiece:
-    """Tokens of one sequence in a forward.
-
-    slot     where the sequence lives in the cache
-    start    how many of its tokens are held there
-    count    tokens fed now
-    tree     if the last of them are a tree's
-    """
-
-    slot: int
-    start: int
-    count: int
-    tree: Branches | None = None
-
-    @property
-    def end(self) -> int:
-        """The place behind its last one."""
-        return self.start + self.count
-
-    def positions(self) -> list[int]:
-        """Per row its position in the text."""
-        places = range(self.start, self.end)
-        return [*places] if self.tree is None else [self.tree.position(at) for at in places]
 
 
 class KeyValueCache:
@@ -130,70 +77,69 @@ class KeyValueCache:
 
 
 class CachePlan:
-    """What the attention of one forward must know: its pieces, in the order of their tokens.
+    """What the attention of one forward must know: its segments, in the order of their tokens.
 
     windows    most tokens that a row of a layer sees, its own included; 0: all
-    seen       instead of windows, when a model is tried out: what its layers ask for
+    seen       instead of windows, in the self-test: what the layers ask for
     """
 
     def __init__(
         self,
         cache: KeyValueCache,
-        pieces: Sequence[CachePiece],
+        segments: Sequence[Segment],
         windows: Mapping[int, int] | None = None,
         seen: Seen | None = None,
     ) -> None:
-        self.cache, self.pieces = cache, pieces
+        self.cache, self.segments = cache, segments
         self.windows: Mapping[int, int] = windows or {}
         self.seen = seen
         self.places: Tensor | None = None
         self._masks: dict[tuple[int, int, int], Tensor] = {}
 
-    def tensors(self, tokens: list[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Token ids and their positions, each of shape (1, tokens)."""
-        positions = [at for piece in self.pieces for at in piece.positions()]
-        if len(self.pieces) == 1:
+        tokens = [token for segment in self.segments for token in segment.tokens]
+        positions = [at for segment in self.segments for at in segment.positions()]
+        if len(self.segments) == 1:
             ids, places = torch.tensor([tokens, positions], device=device).unsqueeze(1)
             return ids, places
         capacity = self.cache.capacity
         index = [
-            piece.slot * capacity + at
-            for piece in self.pieces
-            for at in range(piece.start, piece.end)
+            segment.sequence.slot * capacity + at
+            for segment in self.segments
+            for at in range(segment.start, segment.end)
         ]
         rows = torch.tensor([tokens, positions, index], device=device)
         self.places = rows[2]
         return rows[0:1], rows[1:2]
 
     def store(self, held: tuple[Tensor, Tensor], key: Tensor, value: Tensor) -> None:
-        """Put a layer's new keys and values, shape (1, heads, rows, head size), in their places."""
         keys, values = held
         if self.places is None:
-            piece = self.pieces[0]
-            begin = piece.slot * self.cache.capacity + piece.start
-            keys.narrow(2, begin, piece.count).copy_(key)
-            values.narrow(2, begin, piece.count).copy_(value)
+            segment = self.segments[0]
+            begin = segment.sequence.slot * self.cache.capacity + segment.start
+            keys.narrow(2, begin, segment.count).copy_(key)
+            values.narrow(2, begin, segment.count).copy_(value)
         else:
             keys.index_copy_(2, self.places, key)
             values.index_copy_(2, self.places, value)
 
     def mask(self, number: int, window: int, copies: int, like: Tensor) -> Tensor:
-        """Added to the scores of a piece: minus infinity where a row may not look. Shape
-        (copies × rows, keys from `first_key` on), of the type and on the device of `like`. Layers
-        of a forward share it."""
+        """Added to the scores of a segment: minus infinity where a row may not look. Shape
+        (copies × rows, keys from `first_key` on). Layers of a forward share it."""
         found = self._masks.get((number, window, copies))
         if found is None:
-            piece = self.pieces[number]
-            rows = torch.arange(piece.start, piece.end, device=like.device).unsqueeze(1)
-            keys = torch.arange(first_key(piece, window), piece.end, device=like.device)
+            segment = self.segments[number]
+            rows = torch.arange(segment.start, segment.end, device=like.device).unsqueeze(1)
+            keys = torch.arange(first_key(segment, window), segment.end, device=like.device)
             hidden = keys > rows
-            if piece.tree is not None:
-                first = first_key(piece, window)
-                _hide_other_branches(hidden, piece, piece.tree, first)
+            if segment.tree is not None:
+                first = first_key(segment, window)
+                _hide_other_branches(hidden, segment, segment.tree, first)
                 # A window counts positions, which are no places where branches lie side by side.
-                seen = [piece.tree.position(place) for place in range(first, piece.end)]
+                seen = [segment.tree.position(place) for place in range(first, segment.end)]
                 keys = torch.tensor(seen, device=like.device)
-                rows = keys[piece.start - first :].unsqueeze(1)
+                rows = keys[segment.start - first :].unsqueeze(1)
             if window:
                 hidden |= keys <= rows - window
             found = like.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
@@ -203,7 +149,7 @@ class CachePlan:
 
 @dataclass(slots=True)
 class Seen:
-    """What layers asked of their attention while a model was tried out: the window of each, and
+    """What layers asked of their attention in the self-test: the window of each, and
     the names of arguments that `attention` doesn't know."""
 
     windows: dict[int, int] = field(default_factory=dict)
@@ -217,20 +163,19 @@ KNOWN_ARGUMENTS = frozenset(
 )  # fmt: skip
 
 
-def first_key(piece: CachePiece, window: int) -> int:
-    """The first token that any row of a piece may look at."""
-    first = piece.start if piece.tree is None else min(piece.start, piece.tree.base)
+def first_key(segment: Segment, window: int) -> int:
+    """The first token that any row of a segment may look at."""
+    first = segment.start if segment.tree is None else min(segment.start, segment.tree.base)
     return max(0, first - window + 1) if window else 0
 
 
-def _hide_other_branches(hidden: Tensor, piece: CachePiece, tree: Branches, first: int) -> None:
+def _hide_other_branches(hidden: Tensor, segment: Segment, tree: TokenTree, first: int) -> None:
     """Hide from the rows of a tree what isn't on their paths. `hidden` has a row for each token of
-    the piece, and a column for each key from `first` on."""
-    trunk = max(0, tree.base - piece.start)
-    fed = range(piece.start + trunk - tree.base, piece.end - tree.base)
-    seen = torch.tensor(tree.seen()[fed.start : fed.stop], device=hidden.device)
-    columns = piece.end - tree.base
-    hidden[trunk:, tree.base - first :] = ~seen[:, :columns]
+    the segment, and a column for each key from `first` on."""
+    trunk = max(0, tree.base - segment.start)
+    fed = range(segment.start + trunk - tree.base, segment.end - tree.base)
+    seen = tree.seen()[fed.start : fed.stop, : segment.end - tree.base]
+    hidden[trunk:, tree.base - first :] = torch.tensor(~seen, device=hidden.device)
 
 
 def attention(
@@ -257,13 +202,13 @@ def attention(
     held = plan.cache.layer(module.layer_idx, key, value)
     plan.store(held, key, value)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if len(plan.pieces) == 1:
+    if len(plan.segments) == 1:
         return _attend(plan, 0, query, held, scale, window, softcap), None
     outs, begin = [], 0
-    for number, piece in enumerate(plan.pieces):
-        rows = query.narrow(2, begin, piece.count)
+    for number, segment in enumerate(plan.segments):
+        rows = query.narrow(2, begin, segment.count)
         outs.append(_attend(plan, number, rows, held, scale, window, softcap))
-        begin += piece.count
+        begin += segment.count
     return torch.cat(outs, dim=1), None
 
 
@@ -302,11 +247,11 @@ def _attend(
     window: int,
     softcap: float | None,
 ) -> Tensor:
-    """One piece: query (1, heads, rows, size) over its slot's keys; returns (1, rows, heads, value
-    size)."""
-    piece = plan.pieces[number]
-    first = first_key(piece, window)
-    begin, length = piece.slot * plan.cache.capacity + first, piece.end - first
+    """One segment: query (1, heads, rows, size) over its slot's keys; returns (1, rows, heads,
+    value size)."""
+    segment = plan.segments[number]
+    first = first_key(segment, window)
+    begin, length = segment.sequence.slot * plan.cache.capacity + first, segment.end - first
     keys, values = held[0].narrow(2, begin, length), held[1].narrow(2, begin, length)
     _, heads, rows, size = query.shape
     sharing = keys.shape[1]
@@ -315,7 +260,7 @@ def _attend(
         mask = plan.mask(number, window, 1, query)
         out = _capped(query, keys, values, mask, scale, softcap)
     elif groups * rows <= FOLDED_ROWS:
-        alone = rows == 1 and piece.tree is None
+        alone = rows == 1 and segment.tree is None
         mask = None if alone else plan.mask(number, window, groups, query)
         stacked = query.reshape(1, sharing, groups * rows, size)
         out = scaled_dot_product_attention(stacked, keys, values, attn_mask=mask, scale=scale)

@@ -1,7 +1,7 @@
 """Any causal language model of the transformers library, on CPU or CUDA.
 
 Tokens of all sequences go through the model as one row, without padding; only attention tells
-them apart (see `transformers_cache`). A sequence is a slot of one cache made when loading.
+them apart (see `cache`). A sequence is a slot of one cache made when loading.
 """
 
 from __future__ import annotations
@@ -14,42 +14,36 @@ from typing import Any
 import torch
 
 import transformers
-from paceline.engines.base import Capabilities, Engine, Job, Sequence, too_many_sequences
-from paceline.engines.context import fitting_context, longest_context
-from paceline.engines.forwards import ForwardPart, forwards
-from paceline.engines.tokenizer_only import TokenizerOnly
-from paceline.engines.transformers.cache import Branches, CachePiece, CachePlan, KeyValueCache
+from paceline.engines.base import (
+    Capabilities,
+    Engine,
+    Job,
+    Segment,
+    Sequence,
+    TokenizerOnly,
+    forwards,
+    rows_by_job,
+)
+from paceline.engines.load import check_range, fitting_context, longest_context
+from paceline.engines.transformers.cache import CachePlan, KeyValueCache
 from paceline.engines.transformers.load import Loaded, load_model, load_tokenizer, readable
 from paceline.engines.transformers.self_test import SelfTest, run, try_out
 from paceline.engines.transformers.tokenizer import TransformersTokenizer
-from paceline.errors import SettingError, unknown_name
 from paceline.types import Array
 
 
 class TransformersSequence(Sequence):
-    """One sequence, in a slot of the key-value cache."""
+    """A slot of the cache. Rewinding takes nothing: what lies behind its length is never read."""
 
-    def __init__(self, engine: TransformersEngine, slot: int) -> None:
-        super().__init__()
-        self._engine = engine
-        self.slot = slot
+    engine: TransformersEngine
 
-    def _fork(self) -> TransformersSequence:
-        fork = self._engine.open()
+    def _copy(self, source: Sequence) -> None:
         with torch.inference_mode():
-            self._engine.cache.copy(self.slot, fork.slot, self.length)
-        fork.tokens = list(self.tokens)
-        return fork
-
-    def _rewind(self, length: int) -> None:
-        """Nothing to do: what lies behind a sequence's length is overwritten, never read."""
+            self.engine.cache.copy(source.slot, self.slot, source.length)
 
     def _keep(self, length: int, path: AbstractSequence[int]) -> None:
         with torch.inference_mode():
-            self._engine.cache.gather(self.slot, length, path)
-
-    def _close(self) -> None:
-        self._engine.free_slots.append(self.slot)
+            self.engine.cache.gather(self.slot, length, path)
 
 
 class TransformersEngine(Engine):
@@ -66,6 +60,7 @@ class TransformersEngine(Engine):
     """
 
     name = "transformers"
+    sequence_type = TransformersSequence
     needs = "pip install paceline[transformers]; model directories, hub names and GGUF files"
 
     def __init__(self, target: str, loaded: Loaded, context_size: int, max_sequences: int) -> None:
@@ -80,7 +75,6 @@ class TransformersEngine(Engine):
             loaded.tokenizer, listed(getattr(generation, "eos_token_id", None))
         )
         self.cache = KeyValueCache(max_sequences, context_size)
-        self.free_slots = list(reversed(range(max_sequences)))
         self._self_test: SelfTest = try_out(target, self._model, self.vocabulary_size, loaded.dtype)
 
     @classmethod
@@ -96,12 +90,9 @@ class TransformersEngine(Engine):
         **options: Any,
     ) -> TransformersEngine:
         """Load a model. Raises ModelError if it can't be found, read or rewound."""
-        if options:
-            known = ["dtype", "device", "threads", "context_size", "max_sequences"]
-            raise unknown_name("option of the transformers engine", min(options), known)
-        for setting, value in (("max_sequences", max_sequences), ("threads", threads)):
-            if value is not None and value < 1:
-                raise SettingError(f"{setting} is {value}.", "It must be 1 or more.")
+        cls.refuse_options(options)
+        check_range("max_sequences", max_sequences)
+        check_range("threads", threads)
         if threads is not None:
             torch.set_num_threads(threads)
         loaded = load_model(target, dtype, device)
@@ -120,7 +111,6 @@ class TransformersEngine(Engine):
 
     @property
     def dtype(self) -> str:
-        """The type of its weights, as torch names it."""
         return self._loaded.dtype
 
     @property
@@ -141,44 +131,20 @@ class TransformersEngine(Engine):
             place.absolute() if place.exists() else None,
         )
 
-    def open(self) -> TransformersSequence:
-        if not self.free_slots:
-            raise too_many_sequences(self.capabilities.max_sequences)
-        return TransformersSequence(self, self.free_slots.pop())
-
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
         rows: list[list[Array]] = [[] for _ in jobs]
         with torch.inference_mode():
-            for parts in forwards(jobs):
-                logits = self._forward(jobs, parts)
-                begin = 0
-                for part in parts:
-                    if part.rows:
-                        rows[part.number].append(logits[begin : begin + part.rows])
-                    begin += part.rows
+            for segments in forwards(jobs):
+                plan = CachePlan(self.cache, segments, self.windows)
+                logits = run(self._model, plan, kept(segments))
+                for number, found in rows_by_job(logits, segments):
+                    rows[number].append(found)
         if self._loaded.device.type == "cuda":
             # The forward is over when it is over, not when it was asked for: whoever times a score,
             # the policy for one, must see what it took. The rows are read right afterwards anyway.
             torch.cuda.synchronize(self._loaded.device)
         # Copies, because tensors of inference mode can't be changed in place by whoever gets them.
         return [found[0].clone() if len(found) == 1 else torch.cat(found) for found in rows]
-
-    def _forward(self, jobs: AbstractSequence[Job], parts: list[ForwardPart]) -> Array:
-        """The wanted rows of one forward: float32, shape (rows, vocabulary_size)."""
-        pieces: list[CachePiece] = []
-        tokens: list[int] = []
-        for part in parts:
-            job = jobs[part.number]
-            sequence: Any = job.sequence
-            start, base = sequence.length + part.first, sequence.length + job.trunk
-            tree = None
-            if job.parents is not None and start + part.count > base:
-                tree = Branches(base, job.parents)
-            pieces.append(CachePiece(sequence.slot, start, part.count, tree))
-            tokens.extend(job.tokens[part.first : part.first + part.count])
-        return run(
-            self._model, CachePlan(self.cache, pieces, self._self_test.windows), tokens, kept(parts)
-        )
 
     def metadata(self) -> dict[str, Any]:
         capabilities, by_layer = self.capabilities, self._self_test.bytes_per_token
@@ -196,7 +162,7 @@ class TransformersEngine(Engine):
             "context_size": capabilities.context_size,
             "max_sequences": capabilities.max_sequences,
             "attention": "ragged batch without padding, torch scaled_dot_product_attention",
-            "weights_first_layers": self._self_test.quickened_layers,
+            "patched_linear_layers": self._self_test.patched_layers,
             "self_test_error": self._self_test.error,
             "torch_version": torch.__version__,
             "transformers_version": transformers.__version__,
@@ -222,11 +188,10 @@ class TransformersEngine(Engine):
             "sliding_window_extra_bytes": extra * sequences,
         }
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._model = None
         self._loaded = None  # type: ignore[assignment]
         self.cache = KeyValueCache(0, 0)
-        self.free_slots = []
 
 
 def device_name(device: torch.device) -> str:
@@ -237,18 +202,17 @@ def device_name(device: torch.device) -> str:
 
 
 def listed(tokens: int | list[int] | None) -> list[int]:
-    """Token ids of a configuration, which names none, one or several, as a list."""
     return [] if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
 
 
-def kept(parts: list[ForwardPart]) -> int | list[int]:
+def kept(segments: list[Segment]) -> int | list[int]:
     """Which rows need logits, as transformers' `logits_to_keep` wants it: the last ones as a
     number, others as a list."""
-    if len(parts) == 1 and parts[0].rows:
-        return parts[0].rows
+    if len(segments) == 1 and segments[0].rows:
+        return segments[0].rows
     rows: list[int] = []
     end = 0
-    for part in parts:
-        end += part.count
-        rows.extend(range(end - part.rows, end))
+    for segment in segments:
+        end += segment.count
+        rows.extend(range(end - segment.rows, end))
     return 0 if len(rows) == end else rows

@@ -11,15 +11,16 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as AbstractSequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from paceline.engines.base import Engine, Job, Sequence
-from paceline.engines.transformers.cache import CachePiece, CachePlan, KeyValueCache, Tensor
-from paceline.engines.transformers.engine import TransformersEngine
+from paceline.engines.base import Engine, Job, Segment, Sequence
+from paceline.engines.load import loading
+from paceline.engines.transformers.cache import CachePlan, KeyValueCache, Tensor
+from paceline.engines.transformers.engine import TransformersEngine, TransformersSequence
 from paceline.engines.transformers.head import ExitHead
-from paceline.engines.transformers.load import first_line
 from paceline.engines.transformers.self_test import TOLERANCES, run
 from paceline.errors import ModelError, SettingError
 from paceline.types import Array
@@ -101,21 +102,13 @@ class LayerStack:
         comes out of the last: lists of (tokens, width), one a forward."""
         noted: dict[int, list[Tensor]] = {}
 
-        def before(at: int) -> Callable[..., None]:
-            return lambda _, given: noted.setdefault(at, []).append(given[0][0])
+        def note(at: int, states: Tensor, out: Tensor) -> None:
+            noted.setdefault(at, []).append(states[0])
+            if at == len(self.layers) - 1:
+                noted.setdefault(at + 1, []).append(out[0])
 
-        def behind(_: Any, __: Any, out: Tensor) -> None:
-            noted.setdefault(len(self.layers), []).append(out[0])
-
-        hooks = [
-            layer.register_forward_pre_hook(before(at)) for at, layer in enumerate(self.layers)
-        ]
-        hooks.append(self.layers[-1].register_forward_hook(behind))
-        try:
+        with _watched(self.layers, note):
             yield noted
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
 def _is_stack(child: Any, count: int) -> bool:
@@ -129,7 +122,7 @@ def _first(states: Tensor) -> Change:
     return lambda _: states.unsqueeze(0)
 
 
-class PartialSequence(Sequence):
+class PartialSequence(TransformersSequence):
     """What the part holds of a target's sequence: that one's tokens, and provisional ones behind.
 
     trunk       the target's sequence; None opens one that is this sequence's own
@@ -137,10 +130,9 @@ class PartialSequence(Sequence):
     """
 
     def __init__(self, engine: PartialEngine, trunk: Any = None) -> None:
-        super().__init__()
-        self._engine, self._owns = engine, trunk is None
+        self._owns = trunk is None
         self.trunk = engine.target.open() if trunk is None else trunk
-        self.slot = self.trunk.slot
+        super().__init__(engine, self.trunk.slot)
         self.follow()
 
     @property
@@ -152,20 +144,6 @@ class PartialSequence(Sequence):
         """Hold what the target's sequence holds now, and nothing else."""
         self.tokens = list(self.trunk.tokens)
         self.followed = len(self.tokens)
-
-    def _fork(self) -> PartialSequence:
-        fork = PartialSequence(self._engine)
-        with torch.inference_mode():
-            self._engine.target.cache.copy(self.slot, fork.slot, self.length)
-        fork.tokens = list(self.tokens)
-        return fork
-
-    def _rewind(self, length: int) -> None:
-        """Nothing to do: what lies behind a sequence's length is overwritten, never read."""
-
-    def _keep(self, length: int, path: AbstractSequence[int]) -> None:
-        with torch.inference_mode():
-            self._engine.target.cache.gather(self.slot, length, path)
 
     def _close(self) -> None:
         if self._owns:
@@ -190,6 +168,7 @@ class PartialEngine(Engine):
         self, target: TransformersEngine, kept: AbstractSequence[int], head: ExitHead | None = None
     ) -> None:
         self.target, self.kept, self.head = target, tuple(sorted({*kept})), head
+        self.cache = target.cache
         self.stack = LayerStack(target.model, target.module)
         self._check_setting()
         self.vocabulary_size, self.tokenizer = target.vocabulary_size, target.tokenizer
@@ -230,40 +209,38 @@ class PartialEngine(Engine):
         model, kept = self.target.module, self.kept
         kind = f"{self.target.model} ({type(model).__name__})"
         tokens = [(7 * at + 1) % self.target.vocabulary_size for at in range(9)]
+        segment = Segment(SimpleNamespace(slot=0), 0, tokens)
         cache, windows = KeyValueCache(1, 16), self.target.windows
 
         def forward(cache: KeyValueCache) -> Tensor:
-            return run(model, CachePlan(cache, [CachePiece(0, 0, len(tokens))], windows), tokens, 0)
+            return run(model, CachePlan(cache, [segment], windows), 0)
 
-        try:
-            with torch.inference_mode():
-                with _alike(self.stack.layers) as differing:
-                    forward(KeyValueCache(1, 16))
-                if not differing:
-                    with _idle(self.stack.layers, kept):
-                        wanted = forward(KeyValueCache(1, 16))
-                    with self.stack.running(self.stack.part(kept)):
-                        found = forward(cache)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:  # whatever a model trips over
-            raise ModelError(
-                f"{kind} can't run with {self.setting}: {first_line(error)}.",
-                "Use another draft, or other layers.",
-            ) from error
-        if differing:
-            raise ModelError(
-                f"{kind} has layers that give something else than states like those they get: "
-                f"{ranges(differing)}.",
-                "Use another draft.",
-            )
+        def look(at: int, states: Any, out: Any) -> None:
+            if not isinstance(out, torch.Tensor) or out.shape != getattr(states, "shape", None):
+                differing.append(at)
+
+        differing: list[int] = []
+        hint = "Use another draft, or other layers."
+        with loading(f"{kind} with {self.setting}", hint), torch.inference_mode():
+            with _watched(self.stack.layers, look):
+                forward(KeyValueCache(1, 16))
+            if differing:
+                raise ModelError(
+                    f"{kind} has layers that give something else than states like those they get: "
+                    f"{ranges(differing)}.",
+                    "Use another draft.",
+                )
+            with _idle(self.stack.layers, kept):
+                wanted = forward(KeyValueCache(1, 16))
+            with self.stack.running(self.stack.part(kept)):
+                found = forward(cache)
         apart = float((found - wanted).norm() / (wanted - wanted.mean(-1, keepdim=True)).norm())
         written = sorted(cache.bytes_per_token())
         if written != list(kept) or not apart <= TOLERANCES[self.target.dtype]:
             raise ModelError(
                 f"{kind} ran layers {ranges(written) or 'none'} where {self.setting} were asked "
                 f"for, with a relative error of {apart:.2g}.",
-                "Use another draft, or other layers.",
+                hint,
             )
 
     @classmethod
@@ -274,7 +251,7 @@ class PartialEngine(Engine):
 
     def open(self, trunk: Sequence | None = None) -> PartialSequence:
         """A sequence behind the target's `trunk`, or with one of its own."""
-        if trunk is not None and getattr(trunk, "_engine", None) is not self.target:
+        if trunk is not None and getattr(trunk, "engine", None) is not self.target:
             raise SettingError(
                 f"The sequence to draft for is not one of {self.target.model} as it is loaded "
                 "here.",
@@ -304,24 +281,16 @@ class PartialEngine(Engine):
 
 
 @contextlib.contextmanager
-def _alike(layers: Any) -> Iterator[list[int]]:
-    """Collects the layers whose output isn't a tensor of their input's shape."""
-    differing: list[int] = []
+def _watched(layers: Any, look: Callable[[int, Any, Any], None]) -> Iterator[None]:
+    """Calls, while it lasts, `look(layer's number, its first input, its output)`."""
 
-    def look(at: int) -> Callable[..., None]:
-        def hook(_: Any, given: tuple[Any, ...], out: Any) -> None:
-            states = given[0] if given else None
-            if not isinstance(out, torch.Tensor) or out.shape != getattr(states, "shape", None):
-                differing.append(at)
+    def hook(at: int) -> Callable[..., None]:
+        return lambda _, given, out: look(at, given[0] if given else None, out)
 
-        return hook
-
-    hooks = [layer.register_forward_hook(look(at)) for at, layer in enumerate(layers)]
-    try:
-        yield differing
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with contextlib.ExitStack() as stack:
+        for at, layer in enumerate(layers):
+            stack.callback(layer.register_forward_hook(hook(at)).remove)
+        yield
 
 
 @contextlib.contextmanager

@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from paceline.engines.transformers import cache as transformers_cache
+from paceline.engines.base import Segment, TokenTree
+from paceline.engines.load import loading
 from paceline.engines.transformers.cache import (
-    Branches,
-    CachePiece,
+    NAME,
+    SELF_TEST,
     CachePlan,
     KeyValueCache,
     Seen,
     Tensor,
 )
-from paceline.engines.transformers.linear import patch_linear
-from paceline.engines.transformers.load import first_line
+from paceline.engines.transformers.load import patch_linear
 from paceline.errors import ModelError
 
 TOLERANCES = {"float32": 1e-3, "float16": 3e-2, "bfloat16": 3e-1}
@@ -35,21 +36,21 @@ class SelfTest:
     windows            most tokens a row sees, by layer; 0: all
     bytes_per_token    of the cache, by layer
     weights_bytes      of all parameters
-    quickened_layers   linear layers that take few rows another way (see transformers_linear)
+    patched_layers     linear layers that take few rows another way (see `patch_linear`)
     """
 
     error: float
     windows: dict[int, int]
     bytes_per_token: dict[int, int]
     weights_bytes: int
-    quickened_layers: int
+    patched_layers: int
 
 
-def run(model: Any, plan: CachePlan, tokens: list[int], rows: int | list[int]) -> Tensor:
-    """One forward of a plan's pieces: the logits of `rows` (a count of last ones, 0 for all, or a
+def run(model: Any, plan: CachePlan, rows: int | list[int]) -> Tensor:
+    """One forward of a plan's segments: the logits of `rows` (a count of last ones, 0 for all, or a
     list of indices), float32, shape (rows, vocabulary). Call it without gradients."""
     device = model.device
-    ids, positions = plan.tensors(tokens, device)
+    ids, positions = plan.tensors(device)
     logits = model(
         input_ids=ids,
         position_ids=positions,
@@ -70,15 +71,14 @@ def try_out(target: str, model: Any, vocabulary_size: int, dtype: str) -> SelfTe
     """
     random = torch.Generator().manual_seed(1)
     texts = torch.randint(vocabulary_size, (3, 9), generator=random).tolist()
-    seen = Seen()
-    cache = KeyValueCache(2, 16)
+    kind, seen, cache = f"{target} ({type(model).__name__})", Seen(), KeyValueCache(2, 16)
     with torch.inference_mode():
         with attending(model, "eager"):
-            theirs = _plain(model, texts)
-        quickened = patch_linear(model)  # after theirs, so that it is tried out too
-        with attending(model, transformers_cache.SELF_TEST), blamed_on(target, model):
+            theirs = _ordinary(model, texts)
+        patched = patch_linear(model)  # after theirs, so that it is tried out too
+        with attending(model, SELF_TEST), loading(kind, "Use another model."):
             ours = _rewound(model, cache, seen, texts)
-        _refuse_unknown(target, model, seen)
+    _refuse_unknown(kind, model, seen)
     error = float((ours - theirs).norm() / (theirs - theirs.mean(-1, keepdim=True)).norm())
     if not error <= TOLERANCES[dtype]:
         raise ModelError(
@@ -87,7 +87,7 @@ def try_out(target: str, model: Any, vocabulary_size: int, dtype: str) -> SelfTe
             "Use another model, or another dtype.",
         )
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return SelfTest(error, seen.windows, cache.bytes_per_token(), weights, quickened)
+    return SelfTest(error, seen.windows, cache.bytes_per_token(), weights, patched)
 
 
 @contextlib.contextmanager
@@ -97,36 +97,24 @@ def attending(model: Any, implementation: str) -> Iterator[None]:
     try:
         yield
     finally:
-        model.set_attn_implementation(transformers_cache.NAME)
-
-
-@contextlib.contextmanager
-def blamed_on(target: str, model: Any) -> Iterator[None]:
-    """A model that fails with our attention isn't one we can run, whatever it trips over."""
-    try:
-        yield
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        raise ModelError(
-            f"{target} ({type(model).__name__}) can't be run here: {first_line(error)}.",
-            "Use another model.",
-        ) from error
+        model.set_attn_implementation(NAME)
 
 
 def _rewound(model: Any, cache: KeyValueCache, seen: Seen, texts: list[list[int]]) -> Tensor:
     first, second, other = texts
-    pieces = [CachePiece(0, 0, 8), CachePiece(1, 0, 2)]
-    run(model, CachePlan(cache, pieces, seen=seen), first[:4] + other[:4] + second[:2], [9])
-    pieces = [CachePiece(1, 2, 3), CachePiece(0, 4, 5)]
-    rows = run(model, CachePlan(cache, pieces, seen=seen), second[2:5] + first[4:], [2, 6, 7])
+    one, two = SimpleNamespace(slot=0), SimpleNamespace(slot=1)
+
+    def score(segments: list[Segment], rows: int | list[int]) -> Tensor:
+        return run(model, CachePlan(cache, segments, seen=seen), rows)
+
+    score([Segment(one, 0, first[:4] + other[:4]), Segment(two, 0, second[:2])], [9])
+    rows = score([Segment(two, 2, second[2:5]), Segment(one, 4, first[4:])], [2, 6, 7])
     # The last row once more, as a second branch.
-    fork = CachePiece(0, 8, 2, Branches(8, (-1, -1)))
-    last = run(model, CachePlan(cache, [fork], seen=seen), [other[4], first[8]], 1)
-    return torch.cat((rows, last))
+    fork = Segment(one, 8, [other[4], first[8]], tree=TokenTree(8, (-1, -1)))
+    return torch.cat((rows, score([fork], 1)))
 
 
-def _plain(model: Any, texts: list[list[int]]) -> Tensor:
+def _ordinary(model: Any, texts: list[list[int]]) -> Tensor:
     first, second, _ = texts
     rows = []
     for text in (second[:5], first):
@@ -135,8 +123,7 @@ def _plain(model: Any, texts: list[list[int]]) -> Tensor:
     return torch.stack((rows[0][4], rows[1][7], rows[1][8], rows[1][8]))
 
 
-def _refuse_unknown(target: str, model: Any, seen: Seen) -> None:
-    kind = f"{target} ({type(model).__name__})"
+def _refuse_unknown(kind: str, model: Any, seen: Seen) -> None:
     if seen.unknown:
         raise ModelError(
             f"{kind} wants {', '.join(sorted(seen.unknown))} of its attention, which isn't done "
