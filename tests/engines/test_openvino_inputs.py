@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("openvino")
 
-from paceline.engines.base import Segment, TokenTree
+from paceline.engines.base import TokenSegment, TokenTree
 from paceline.engines.openvino.cache import BLOCK
 from paceline.engines.openvino.graph import ROWS, Inputs, visible
 
@@ -21,9 +21,9 @@ NAMES = (
 TREE = (-1, 0, 0, -1, 3)
 
 
-def segment(tokens, start, blocks, rows, parents=None) -> Segment:
+def segment(tokens, start, blocks, rows, parents=None) -> TokenSegment:
     tree = TokenTree(start + len(tokens) - len(parents), parents) if parents else None
-    return Segment(SimpleNamespace(blocks=blocks), start, tokens, rows, tree)
+    return TokenSegment(SimpleNamespace(blocks=blocks), start, tokens, rows, tree)
 
 
 class Port:

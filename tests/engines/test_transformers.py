@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 
 import tiny_transformers as tiny
 
-from paceline.engines.base import Job, Segment, forwards
+from paceline.engines.base import Job, TokenSegment, forwards
 from paceline.engines.transformers import engine as engine_module
 from paceline.engines.transformers import load as transformers_load
 from paceline.engines.transformers.cache import CachePlan
@@ -144,16 +144,16 @@ class TestForwards:
     def test_rows_are_told_as_transformers_wants_them(self) -> None:
         assert kept(
             [
-                Segment(None, 0, [0] * 3, 1),
-                Segment(None, 0, [0] * 1, 1),
-                Segment(None, 0, [0] * 5, 5),
+                TokenSegment(None, 0, [0] * 3, 1),
+                TokenSegment(None, 0, [0] * 1, 1),
+                TokenSegment(None, 0, [0] * 5, 5),
             ]
         ) == [2, 3, 4, 5, 6, 7, 8]
 
     def test_a_part_without_rows_asks_for_none(self) -> None:
-        assert kept([Segment(None, 0, [0] * 4, 0)]) == []
-        assert kept([Segment(None, 0, [0] * 4, 4)]) == 4
-        assert kept([Segment(None, 0, [0] * 2, 2), Segment(None, 0, [0] * 3, 3)]) == 0
+        assert kept([TokenSegment(None, 0, [0] * 4, 0)]) == []
+        assert kept([TokenSegment(None, 0, [0] * 4, 4)]) == 4
+        assert kept([TokenSegment(None, 0, [0] * 2, 2), TokenSegment(None, 0, [0] * 3, 3)]) == 0
 
 
 MAMBA = transformers.MambaConfig(

@@ -179,7 +179,7 @@ class TokenTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class TokenSegment:
     """Consecutive tokens of one sequence in a forward.
 
     start     how many of the sequence's tokens come before these
@@ -213,12 +213,12 @@ class Segment:
 
 def forwards(
     jobs: AbstractSequence[Job], limit: int = FORWARD_TOKENS, *, whole_trees: bool = False
-) -> Iterator[list[Segment]]:
+) -> Iterator[list[TokenSegment]]:
     """Cut jobs into forwards of at most `limit` tokens, each a list of segments in job order.
 
     whole_trees    never cut a tree: one of more tokens than `limit` has a forward of its own
     """
-    segments: list[Segment] = []
+    segments: list[TokenSegment] = []
     left = limit
     for number, job in enumerate(jobs):
         first, total, held = 0, len(job.tokens), job.sequence.length
@@ -235,7 +235,7 @@ def forwards(
             rows = max(0, min(count, end - (total - job.rows)))
             part = tree if end > trunk else None
             tokens = job.tokens[first:end]
-            segments.append(Segment(job.sequence, held + first, tokens, rows, part, number))
+            segments.append(TokenSegment(job.sequence, held + first, tokens, rows, part, number))
             first, left = end, left - count
             if left <= 0:
                 yield segments
@@ -244,7 +244,9 @@ def forwards(
         yield segments
 
 
-def rows_by_job(logits: Array, segments: AbstractSequence[Segment]) -> Iterator[tuple[int, Array]]:
+def rows_by_job(
+    logits: Array, segments: AbstractSequence[TokenSegment]
+) -> Iterator[tuple[int, Array]]:
     """The wanted rows of each job that has any in a forward, with the job's number.
 
     logits    of shape (rows, vocabulary_size), as the segments want them

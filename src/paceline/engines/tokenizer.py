@@ -104,7 +104,7 @@ def _chat_environment() -> Any:
     import jinja2.ext
     import jinja2.sandbox
 
-    class Generation(jinja2.ext.Extension):  # type: ignore[misc]
+    class GenerationMark(jinja2.ext.Extension):  # type: ignore[misc]
         """Templates may mark what the assistant said, for training; here it means nothing."""
 
         tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
@@ -122,7 +122,7 @@ def _chat_environment() -> Any:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **how)
 
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationMark, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.engines.base import Segment
+from paceline.engines.base import TokenSegment
 from paceline.engines.openvino.cache import BLOCK, Layout, PagedCache
 from paceline.engines.openvino.library import last_line, ov
 from paceline.errors import ModelError
@@ -46,7 +46,7 @@ class Inputs:
         self._longest = np.zeros((), np.int32)
         self._put("max_context_len", ov.Tensor(self._longest, shared_memory=True))
 
-    def fill(self, segments: Sequence[Segment]) -> int:
+    def fill(self, segments: Sequence[TokenSegment]) -> int:
         """Put a forward's inputs in place. Returns how many rows of logits it gives: those that
         are wanted, or one where none is."""
         tokens: list[int] = []
@@ -72,7 +72,7 @@ class Inputs:
         self._write_trees(segments)
         return len(rows)
 
-    def _write_trees(self, segments: Sequence[Segment]) -> None:
+    def _write_trees(self, segments: Sequence[TokenSegment]) -> None:
         """Which of a forward's own tokens each one sees, where that isn't all before it."""
         begins, seen = [0], list[Any]()
         for segment in segments:
@@ -99,7 +99,7 @@ class Inputs:
         self._request.set_input_tensor(self._at[name], tensor)
 
 
-def visible(segment: Segment) -> Array:
+def visible(segment: TokenSegment) -> Array:
     """uint8, shape (tokens, tokens): 1 where the row's token sees the column's."""
     seen = np.tri(segment.count, dtype=np.uint8)
     if segment.tree is not None:
@@ -117,7 +117,7 @@ class Graph:
             self._request.set_tensor(name, tensor)
         self.inputs = Inputs(self._request, compiled)
 
-    def run(self, segments: Sequence[Segment]) -> Array:
+    def run(self, segments: Sequence[TokenSegment]) -> Array:
         """The wanted rows of all segments: float32, shape (rows, vocabulary size), a view that
         holds until the next run. Raises ModelError."""
         rows = self.inputs.fill(segments)
@@ -144,7 +144,7 @@ class Graphs:
         self.any_rows = Graph(compiled, cache)
         self._single = None if single is None else Graph(single, cache)
 
-    def run(self, segments: Sequence[Segment]) -> Array:
+    def run(self, segments: Sequence[TokenSegment]) -> Array:
         """As `Graph.run`."""
         # One token is never a tree: of those only whole ones come, with more than one.
         if self._single is not None and len(segments) == 1 and len(segments[0].tokens) == 1:
@@ -156,4 +156,4 @@ def warm_up(compiled: Any, layers: Sequence[Layout]) -> None:
     """Run a graph once, in a cache of its own. With its first forward it lays the weights out anew,
     which takes longer than reading a prompt, and belongs to loading."""
     cache = PagedCache(layers, 1)
-    Graph(compiled, cache.tensors).run([Segment(SimpleNamespace(blocks=[0]), 0, [0, 0], 1)])
+    Graph(compiled, cache.tensors).run([TokenSegment(SimpleNamespace(blocks=[0]), 0, [0, 0], 1)])

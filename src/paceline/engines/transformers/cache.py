@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from paceline.engines.base import Segment, TokenTree
+from paceline.engines.base import TokenSegment, TokenTree
 from transformers import AttentionInterface, AttentionMaskInterface
 
 Tensor: TypeAlias = Any
@@ -86,7 +86,7 @@ class CachePlan:
     def __init__(
         self,
         cache: KeyValueCache,
-        segments: Sequence[Segment],
+        segments: Sequence[TokenSegment],
         windows: Mapping[int, int] | None = None,
         seen: Seen | None = None,
     ) -> None:
@@ -163,13 +163,15 @@ KNOWN_ARGUMENTS = frozenset(
 )  # fmt: skip
 
 
-def first_key(segment: Segment, window: int) -> int:
+def first_key(segment: TokenSegment, window: int) -> int:
     """The first token that any row of a segment may look at."""
     first = segment.start if segment.tree is None else min(segment.start, segment.tree.base)
     return max(0, first - window + 1) if window else 0
 
 
-def _hide_other_branches(hidden: Tensor, segment: Segment, tree: TokenTree, first: int) -> None:
+def _hide_other_branches(
+    hidden: Tensor, segment: TokenSegment, tree: TokenTree, first: int
+) -> None:
     """Hide from the rows of a tree what isn't on their paths. `hidden` has a row for each token of
     the segment, and a column for each key from `first` on."""
     trunk = max(0, tree.base - segment.start)

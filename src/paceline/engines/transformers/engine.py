@@ -18,9 +18,9 @@ from paceline.engines.base import (
     Capabilities,
     Engine,
     Job,
-    Segment,
     Sequence,
     TokenizerOnly,
+    TokenSegment,
     forwards,
     rows_by_job,
 )
@@ -205,7 +205,7 @@ def listed(tokens: int | list[int] | None) -> list[int]:
     return [] if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
 
 
-def kept(segments: list[Segment]) -> int | list[int]:
+def kept(segments: list[TokenSegment]) -> int | list[int]:
     """Which rows need logits, as transformers' `logits_to_keep` wants it: the last ones as a
     number, others as a list."""
     if len(segments) == 1 and segments[0].rows:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from paceline.engines.base import Engine, Job, Segment, Sequence
+from paceline.engines.base import Engine, Job, Sequence, TokenSegment
 from paceline.engines.load import loading
 from paceline.engines.transformers.cache import CachePlan, KeyValueCache, Tensor
 from paceline.engines.transformers.engine import TransformersEngine, TransformersSequence
@@ -209,7 +209,7 @@ class PartialEngine(Engine):
         model, kept = self.target.module, self.kept
         kind = f"{self.target.model} ({type(model).__name__})"
         tokens = [(7 * at + 1) % self.target.vocabulary_size for at in range(9)]
-        segment = Segment(SimpleNamespace(slot=0), 0, tokens)
+        segment = TokenSegment(SimpleNamespace(slot=0), 0, tokens)
         cache, windows = KeyValueCache(1, 16), self.target.windows
 
         def forward(cache: KeyValueCache) -> Tensor:

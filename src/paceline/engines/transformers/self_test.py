@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from paceline.engines.base import Segment, TokenTree
+from paceline.engines.base import TokenSegment, TokenTree
 from paceline.engines.load import loading
 from paceline.engines.transformers.cache import (
     NAME,
@@ -104,13 +104,13 @@ def _rewound(model: Any, cache: KeyValueCache, seen: Seen, texts: list[list[int]
     first, second, other = texts
     one, two = SimpleNamespace(slot=0), SimpleNamespace(slot=1)
 
-    def score(segments: list[Segment], rows: int | list[int]) -> Tensor:
+    def score(segments: list[TokenSegment], rows: int | list[int]) -> Tensor:
         return run(model, CachePlan(cache, segments, seen=seen), rows)
 
-    score([Segment(one, 0, first[:4] + other[:4]), Segment(two, 0, second[:2])], [9])
-    rows = score([Segment(two, 2, second[2:5]), Segment(one, 4, first[4:])], [2, 6, 7])
+    score([TokenSegment(one, 0, first[:4] + other[:4]), TokenSegment(two, 0, second[:2])], [9])
+    rows = score([TokenSegment(two, 2, second[2:5]), TokenSegment(one, 4, first[4:])], [2, 6, 7])
     # The last row once more, as a second branch.
-    fork = Segment(one, 8, [other[4], first[8]], tree=TokenTree(8, (-1, -1)))
+    fork = TokenSegment(one, 8, [other[4], first[8]], tree=TokenTree(8, (-1, -1)))
     return torch.cat((rows, score([fork], 1)))
 
 
