@@ -1,4 +1,4 @@
-"""The library's front door: decode a prompt with drafts that are asked only while they pay."""
+"""The library's front: decode a prompt with drafts, which are asked only when that is faster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def generate(
     chains_for_trees: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Generation:
-    """Decode one prompt.
+    """Decode one prompt: exactly, unless the verifier is lossy.
 
     draft       a draft, or several by name; None is ordinary decoding
     max_draft_tokens    always ask the draft, for at most so many tokens; None asks it only when it

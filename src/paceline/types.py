@@ -36,9 +36,11 @@ class Sampling:
     banned sequences, minimum tokens; then temperature, top-k, top-p, min-p.
 
     temperature          0 is greedy: all mass on the largest processed logit (lowest id on a tie).
-    top_k                keep the k most probable tokens; 0 keeps all.
-    top_p                then the smallest set of most probable tokens with at least this mass.
-    min_p                then the tokens with at least this share of the largest probability.
+    top_k                keep the k most probable tokens (Fan et al. 2018); 0 keeps all.
+    top_p                then the smallest set of most probable tokens with at least this mass
+                         (nucleus sampling: Holtzman et al. 2020, section 3.1).
+    min_p                then the tokens with at least this share of the largest probability
+                         (Nguyen et al. 2024).
     repetition_penalty   divides positive and multiplies negative logits of tokens in prompt or
                          output (Keskar et al. 2019, CTRL, section 4.1); 1 is off.
     presence_penalty     subtracted once from the logit of each token in the output.

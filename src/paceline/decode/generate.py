@@ -129,7 +129,7 @@ def generate(
     logprobs: bool = False,
     on_text: Callable[[str], None] | None = None,
 ) -> Generation:
-    """Decode one prompt.
+    """Decode one prompt: exactly, unless the verifier is lossy.
 
     draft       the drafts on offer, one or several by name
     policy      chooses among them; None is ordinary decoding
@@ -160,7 +160,8 @@ def decode(
     *,
     on_text: Callable[[int, str], None] | None = None,
 ) -> list[Generation]:
-    """Decode requests together, as many at once as the engine has sequences; in their order.
+    """Decode requests together, as many at once as the engine has sequences: exactly, unless the
+    verifier is lossy. The answers are in their order.
 
     on_text    called with a request's number and each new piece of its text
 

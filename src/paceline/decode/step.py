@@ -38,7 +38,8 @@ class _DecoderTurn(Turn[Stream]):
 
 
 class Decoder:
-    """Decodes requests with a target, drafts, a verifier and a policy.
+    """Decodes requests with a target, drafts, a verifier and a policy. What it emits is distributed
+    as the target alone would emit it (exact), unless the verifier is lossy.
 
     drafts    by name; the policy and the requests choose among them
 

@@ -91,8 +91,8 @@ Drafted: TypeAlias = AbstractSequence[AbstractSequence[int]]
 class Draft(abc.ABC):
     """Proposes tokens for many sequences at once.
 
-    A subclass needs `propose`, and nothing else. The other members have defaults, in two groups:
-    what the policy may know of the draft, and what the loop tells it. The loop calls `open`, then
+    A subclass needs `propose`, and nothing else. The other members have defaults, in three groups:
+    how it is made, what the policy may know of it, and what the loop tells it. The loop calls `open`, then
     `prefill` once, then `propose` and `observe` round by round, then `close`.
 
     Decoding stays exact, however bad the draft, as long as every proposal carries the distribution

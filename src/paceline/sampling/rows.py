@@ -18,9 +18,9 @@ from paceline.types import Array, Sampling, path_of
 
 
 class RowDistributions:
-    """Distributions of the rows of one sequence: row 0 stands after the history and `after`, row i
-    + 1 after drafted token i and those before it. Rows behind the first rejection are never worked
-    out.
+    """Distributions, after temperature and filters, of the rows of one sequence: row 0 stands after
+    the history and `after`, row i + 1 after drafted token i and those before it. Rows behind the
+    first rejection are never worked out.
 
     logits         raw, shape (len(drafted) + 1, vocabulary_size)
     stop_tokens    what `min_tokens` holds back
