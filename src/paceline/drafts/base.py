@@ -92,8 +92,8 @@ class Draft(abc.ABC):
     """Proposes tokens for many sequences at once.
 
     A subclass needs `propose`, and nothing else. The other members have defaults, in three groups:
-    how it is made, what the policy may know of it, and what the loop tells it. The loop calls `open`, then
-    `prefill` once, then `propose` and `observe` round by round, then `close`.
+    how it is made, what the policy may know of it, and what the loop tells it. The loop calls
+    `open`, then `prefill` once, then `propose` and `observe` round by round, then `close`.
 
     Decoding stays exact, however bad the draft, as long as every proposal carries the distribution
     that each token was sampled from, or None where the token is deterministic.
