@@ -230,7 +230,7 @@ def test_ours_is_told_of_recycling_only_where_the_plan_has_it() -> None:
     from paceline.integrations.vllm import _drafts
 
     alone = flags(exported("vllm", plan("recycle"), ours=True))["--additional-config"]
-    assert list(_drafts(json.loads(alone)["paceline"])) == ["recycle"]
+    assert list(_drafts(json.loads(alone))) == ["recycle"]
     for kind in ("lookup", "ngram"):
         setup = exported("vllm", plan(kind), ours=True)
         assert "--additional-config" not in flags(setup)

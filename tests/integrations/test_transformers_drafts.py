@@ -530,7 +530,7 @@ def test_a_filled_cache_is_refused(llama: Any) -> None:
 
     baseline = llama.generate(PROMPT, past_key_values=cache(), **GREEDY)
     theirs = llama.generate(PROMPT, past_key_values=cache(), prompt_lookup_num_tokens=4, **GREEDY)
-    assert not torch.equal(theirs, baseline), "mended there: it needn't be refused here"
+    assert not torch.equal(theirs, baseline), "repaired there: it needn't be refused here"
     with pytest.raises(SettingError, match="past_key_values holds 12 tokens already"):
         llama.generate(PROMPT, past_key_values=cache(), custom_generate=paceline_drafts(), **GREEDY)
 
@@ -549,8 +549,8 @@ def test_a_recurrent_model_is_refused() -> None:
         ("recycle:branches=4", "offers trees"),
         ("model:draft.gguf", "needs forwards"),
         ("cascade:lookup+model:x", "needs forwards"),
-        ("none", "can't be looked at"),
-        ("first:lookup+recycle", "can't be looked at"),
+        ("none", "can't be previewed"),
+        ("first:lookup+recycle", "can't be previewed"),
         ("first:lookup+draft.gguf", "needs forwards"),
         ("early-exit:layers=2", "needs forwards"),
         ("lookup:store=mine", "remembers text"),

@@ -152,9 +152,9 @@ def test_the_policy_doesn_t_bend_the_distribution(model: Any) -> None:
 
     table = [math.inf, *(1.0 + 0.02 * row for row in range(34))]
     count, proposed = 250, 0
-    chances: dict[tuple[int, ...], float] = {}
+    probabilities: dict[tuple[int, ...], float] = {}
     with pytest.MonkeyPatch.context() as patches:
-        chances = distribution(patches, lambda: model.generate(PROMPT, **settings))
+        probabilities = distribution(patches, lambda: model.generate(PROMPT, **settings))
     seen: dict[tuple[int, ...], int] = defaultdict(int)
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(LearnedCosts, "round_s", lambda self, sequences=1, context=0: table)
@@ -166,8 +166,8 @@ def test_the_policy_doesn_t_bend_the_distribution(model: Any) -> None:
             proposed += drafts.stats.proposed
     assert proposed > count / 2
     pairs: dict[tuple[int, ...], float] = defaultdict(float)
-    for text, rng in chances.items():
-        pairs[text[2:]] += rng
+    for text, probability in probabilities.items():
+        pairs[text[2:]] += probability
     square = sum((seen[p] - count * c) ** 2 / (count * c) for p, c in pairs.items())
     assert len(pairs) == 4
     assert square < 21.1  # the 0.9999 quantile for 3 degrees of freedom

@@ -23,33 +23,14 @@ LONGEST_PLACE = 4096  # bytes of a path, on Linux
 
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
-DIRECT = {
-    "model": "model",
-    "lookup": "ngram",
-    "recycle": "ngram",
-    "ngram": "ngram",
-    "suffix": "suffix",
-    "eagle": "eagle",
-    "eagle3": "eagle3",
-    "medusa": "medusa",
-    "mtp": "mtp",
-    "dflash": "dflash",
-    "speculators": "speculators",
-}
-"""Kinds of drafts that are a family of engines."""
-
 NEAREST = {
     "suffix": ("ngram",),
     "tree": ("model",),
-    "early-exit": ("model", "ngram"),
-    "first": ("ngram+model", "model", "ngram"),
-    "cascade": ("ngram+model", "model", "ngram"),
-    "mixture": ("model", "ngram"),
-    "several": ("ngram+model", "model", "ngram"),
-    "shared": ("other-vocabulary", "ngram"),
-    "text": ("other-vocabulary", "ngram"),
+    **dict.fromkeys(("early-exit", "mixture"), ("model", "ngram")),
+    **dict.fromkeys(("first", "cascade", "several"), ("ngram+model", "model", "ngram")),
+    **dict.fromkeys(("shared", "text"), ("other-vocabulary", "ngram")),
 }
-"""What stands in, best first."""
+"""What stands in for a kind of draft, best first."""
 
 DESCRIBED = {
     "model": "chains of a draft model",
@@ -99,10 +80,10 @@ class ExportRequest:
         where `options.nearest` takes that.
         """
         draft, what = self.draft, f"can't express the draft {self.draft.name!r} ({self.draft.kind})"
-        direct = DIRECT.get(draft.kind)
+        direct = "ngram" if draft.kind in ("lookup", "recycle") else draft.kind
         if direct in offered:
             self._say_stand_in()
-            return str(direct)
+            return direct
         found = self._nearest(offered)
         if found is None:
             raise SettingError(f"{self.name} {what}, and has nothing near it.", _elsewhere(draft))

@@ -10,12 +10,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers.cache_utils import (
-    Cache,
-    EncoderDecoderCache,
-    QuantizedCache,
-    StaticCache,
-)
+from transformers.cache_utils import EncoderDecoderCache, QuantizedCache, StaticCache
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.configuration_utils import (
     ALL_STATIC_CACHE_IMPLEMENTATIONS,
@@ -32,8 +27,8 @@ from paceline.errors import ModelError, SettingError
 from paceline.integrations.served import DraftServer, ServedStream
 from paceline.types import Choice, Round, Sampling
 
-# Those that a drafted token can't meet: drafts end before the length and before an end token, by
-# these too. Time is looked at once a round, as it is once a token in ordinary decoding.
+# A drafted token can't meet these: drafts end before the length and before an end token. Time is
+# looked at once a round, as it is once a token in ordinary decoding.
 _MET_OTHERWISE = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)
 
 
@@ -147,17 +142,14 @@ class DraftCandidates(CandidateGenerator):  # type: ignore[misc]
         served.remaining_tokens = self._max_length - len(served.history)
         if self._limit is None:
             [drafted] = self._server.propose([served])
-        else:
-            drafted = self._offer(served, self._limit)
+        else:  # so many of the first draft that has any
+            choices = [Choice(name, self._limit) for name in self._server.drafts]
+            offers = (self._server.offer(served, choice) for choice in choices)
+            drafted = next((tokens for tokens in offers if tokens), ())
         count = self._count(input_ids, drafted)
         if count < len(drafted):
             drafted = served.proposed = drafted[:count]
         return drafted
-
-    def _offer(self, served: ServedStream, limit: int) -> tuple[int, ...]:
-        """Up to `limit` tokens of the first draft that has any."""
-        offers = (self._server.offer(served, Choice(name, limit)) for name in self._server.drafts)
-        return next((tokens for tokens in offers if tokens), ())
 
     def _count(self, input_ids: torch.LongTensor, drafted: Sequence[int]) -> int:
         """How many drafted tokens come before one that ends decoding, or that is none."""
@@ -211,8 +203,8 @@ _MOVING_PROCESSORS = {
 
 
 class _WithCandidates:
-    """A model whose candidate generator is ours; all else is the model's own. The model itself is
-    left as it is, because other threads may be decoding with it."""
+    """A model whose candidate generator is ours. The model itself is left as it is: other threads
+    may be decoding with it."""
 
     def __init__(self, model: Any, candidates: CandidateGenerator) -> None:
         self._model, self._candidates = model, candidates
@@ -281,24 +273,19 @@ def _refuse_other_modes(
                 f"{name} is {value!r}, and Paceline's drafts are asked for as well.",
                 "Leave one of them out.",
             )
-    for name in ("num_beams", "num_return_sequences"):
-        if (getattr(config, name) or 1) > 1:
-            raise _one_sequence(name, getattr(config, name))
-    if input_ids.shape[0] != 1:
-        raise _one_sequence("the batch", input_ids.shape[0])
+    sizes = {name: getattr(config, name) or 1 for name in ("num_beams", "num_return_sequences")}
+    for name, size in (sizes | {"the batch": input_ids.shape[0]}).items():
+        if size != 1:
+            raise SettingError(
+                f"{name} is {size}, and transformers verifies drafts for one sequence alone.",
+                "Decode one sequence a call, or without drafts.",
+            )
     mode = config.get_generation_mode()
     if mode not in _BASELINE:
         raise SettingError(
             f"The generation mode is {mode.value}, and drafts serve greedy decoding and sampling.",
             "Leave its settings or the drafts out.",
         )
-
-
-def _one_sequence(name: str, value: int) -> SettingError:
-    return SettingError(
-        f"{name} is {value}, and transformers verifies drafts for one sequence alone.",
-        "Decode one sequence a call, or without drafts.",
-    )
 
 
 def _refuse_cache(model: Any, config: GenerationConfig, model_kwargs: Mapping[str, Any]) -> None:
@@ -322,12 +309,11 @@ def _refuse_cache(model: Any, config: GenerationConfig, model_kwargs: Mapping[st
             f"{name} keeps no cache that tokens can be taken from.", "Decode without drafts."
         )
     implementation = config.cache_implementation
-    parts = (
-        (cache.self_attention_cache, cache.cross_attention_cache)
-        if isinstance(cache, EncoderDecoderCache)
-        else (cache,)
-    )
-    if implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS or any(_is_fixed(p) for p in parts):
+    parts = [cache]
+    if isinstance(cache, EncoderDecoderCache):
+        parts = [cache.self_attention_cache, cache.cross_attention_cache]
+    fixed = any(isinstance(part, StaticCache | QuantizedCache) for part in parts)
+    if fixed or implementation in ALL_STATIC_CACHE_IMPLEMENTATIONS:
         raise SettingError(
             f"The cache is {implementation or type(cache).__name__}, from which tokens can't be "
             "taken back.",
@@ -339,10 +325,6 @@ def _refuse_cache(model: Any, config: GenerationConfig, model_kwargs: Mapping[st
             "would read them again.",
             "Give the whole prompt and no cache, or decode without drafts.",
         )
-
-
-def _is_fixed(cache: Cache) -> bool:
-    return isinstance(cache, StaticCache | QuantizedCache)
 
 
 def _is_split(model: Any) -> bool:

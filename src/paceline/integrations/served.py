@@ -1,8 +1,8 @@
 """Our drafts and our policy for sequences that another engine decodes.
 
-The engine tells which tokens each sequence has come to, and how long its step took; it is given
-tokens to try. What it verifies, how it samples and when it stops is its own affair: a proposal that
-is deterministic changes no distribution (docs/exactness.md), so whatever is offered here is safe.
+The engine tells which tokens each sequence has come to and how long its step took, and is given
+tokens to try. Verifying, sampling and stopping are its own: a deterministic proposal changes no
+distribution (docs/exactness.md), so whatever is offered here is safe.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class DraftServer:
     max_draft_tokens     most tokens a proposal holds; the policy chooses up to it
     costs     None learns them from the steps
 
-    Nothing passes from one sequence to another but counts: what steps take, and how often matches
-    of a length were right.
+    Only counts pass between sequences: what steps take, and how often matches of a length were
+    right.
     """
 
     def __init__(
@@ -83,12 +83,7 @@ class DraftServer:
         costs: LearnedCosts | None = None,
     ) -> None:
         for name, draft in drafts.items():
-            if not draft.previewable or draft.branches:
-                raise SettingError(
-                    f"The draft {name!r} needs forwards, or offers trees; another engine takes "
-                    "neither.",
-                    "Use lookup, or recycle:branches=1.",
-                )
+            _check_free(name, draft)
         self.drafts = dict(drafts)
         self.costs = LearnedCosts() if costs is None else costs
         sources = [
@@ -118,8 +113,8 @@ class DraftServer:
             draft.observe(served.context, tokens)
 
     def observe_logits(self, served: ServedStream, proposed: Sequence[int], logits: Array) -> None:
-        """The target's raw rows, (1 + proposed, vocabulary): behind what is committed, and behind
-        each token it was given to try there."""
+        """The target's raw logits, shape (1 + proposed, vocabulary): behind what is committed, and
+        behind each token it was given to try."""
         proposal = Proposal(tuple(proposed), served.turn.source or "none")
         verified = VerifiedRound(proposal, (), served.history.tokens[-1], logits)
         for draft in self.drafts.values():
@@ -185,23 +180,21 @@ def free_drafts(specs: Sequence[str]) -> dict[str, Draft]:
         if is_model(spec):
             raise unknown_name("draft without a model", spec, plugins.names("draft"))
         asked = any(not kind.takes and not kind.previewable for kind in kinds_of(spec))
-        if models_of(spec) or asked:
-            raise _not_free(spec)
-        draft = create_draft(spec, nothing)
+        draft = _check_free(spec, None if models_of(spec) or asked else create_draft(spec, nothing))
         if draft.remembers:
             raise SettingError(
                 f"The draft {spec!r} remembers text from one request to the next.",
                 "Leave that option out: here nothing of a request's text outlives it.",
             )
-        if not draft.previewable or draft.branches:
-            raise _not_free(spec)
         found[spec] = draft
     return found
 
 
-def _not_free(spec: str) -> SettingError:
-    return SettingError(
-        f"The draft {spec!r} can't draft for another engine: it needs forwards, offers trees, or "
-        "can't be looked at before it is asked.",
-        "Use lookup, recycle, or both.",
-    )
+def _check_free(spec: str, draft: Draft | None) -> Draft:
+    if draft is None or not draft.previewable or draft.branches:
+        raise SettingError(
+            f"The draft {spec!r} can't draft for another engine: it needs forwards, offers trees, "
+            "or can't be previewed.",
+            "Use lookup, or recycle:branches=1.",
+        )
+    return draft

@@ -22,16 +22,9 @@ from paceline.drafts.base import Draft
 from paceline.errors import SettingError, unknown_name
 from paceline.integrations.served import DraftServer, ServedStream, free_drafts
 
-_ABSENT_STEPS = 64
-"""A sequence that is not in the batch for so long is forgotten: it has ended, or waits."""
-
-_FED_TOKENS = 2048
-"""Most tokens of a new text that the drafts read in one step, about a millisecond's work: a long
-prompt must not hold up the others."""
-
-_ROWS_SEEN = 2
-"""Sequences whose rows are looked at in one step: a row of a large vocabulary takes 0.1 ms."""
-
+_ABSENT_STEPS = 64  # after which a sequence that isn't in the batch is forgotten
+_FED_TOKENS = 2048  # of new text a step: a millisecond's work, so that no prompt holds up others
+_ROWS_SEEN = 2  # sequences whose rows are looked at in a step: one may take 0.1 ms
 _WINDOW = 48  # steps that are judged together
 _NOTHING = 0.005  # of the time may always go into looking
 _PAUSE, _LONGEST_PAUSE = 128, 4096  # steps; twice as many each time that nothing came of looking
@@ -58,12 +51,6 @@ class _Row:
     emitted: int = 0
     seen: int = 0
     asked: int = -1
-
-    @property
-    def new(self) -> list[int]:
-        """What the last step brought."""
-        new: list[int] = self.tokens[self.length - self.emitted : self.length].tolist()
-        return new
 
     def holds(self, tokens: np.ndarray) -> bool:
         """Whether these are its tokens, all of them."""
@@ -93,7 +80,7 @@ class Proposer:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        drafts = _drafts(_options(vllm_config))
+        drafts = _drafts(getattr(vllm_config, "additional_config", None))
         self._longest = int(vllm_config.model_config.max_model_len)
         self._server = DraftServer(
             drafts, max_draft_tokens=int(vllm_config.speculative_config.num_speculative_tokens)
@@ -186,30 +173,23 @@ class Proposer:
     def _known(self, index: int, before: np.ndarray) -> _Row | None:
         """A sequence that had exactly these tokens, most likely where it last stood. Two requests
         may have the same ones: then it is all one which is which."""
-        if index < len(self._last):
-            row = self._last[index]
+        row: _Row | None
+        for row in (*self._last[index : index + 1], *self._rows.get(len(before), ())):
             if row is not None and row.seen < self._step and row.holds(before):
-                return row
-        for row in self._rows.get(len(before), ()):
-            if row.seen < self._step and row.holds(before):
                 return row
         return None
 
     def _remember(self, rows: Sequence[_Row | None]) -> None:
         """What there is to look for at the next step."""
         present = {id(row): row for row in rows if row is not None}
+        known = {id(row): row for row in chain.from_iterable(self._rows.values())}
         kept: dict[int, list[_Row]] = {}
-        for row in [*present.values(), *self._absent(present)]:
-            kept.setdefault(row.length, []).append(row)
-        self._rows, self._last = kept, list(rows)
-
-    def _absent(self, present: Mapping[int, _Row]) -> list[_Row]:
-        """Sequences that may come back; the others are forgotten."""
-        absent = [row for same in self._rows.values() for row in same if id(row) not in present]
-        for row in absent:
-            if self._step - row.seen > _ABSENT_STEPS:
+        for row in (present | known).values():
+            if self._step - row.seen > _ABSENT_STEPS:  # it has ended, or waits
                 self._server.close(row.served)
-        return [row for row in absent if not row.served.finished]
+            else:
+                kept.setdefault(row.length, []).append(row)
+        self._rows, self._last = kept, list(rows)
 
     # What the last step taught.
 
@@ -221,13 +201,9 @@ class Proposer:
         batch = len(rows) if same else len(rows) + len(self._last) + 1
         asked = [row for row in rows if row is not None and row.asked == self._step - 1]
         for row in asked:
-            self._server.record(
-                row.served,
-                row.new,
-                batch=batch,
-                step_s=step_s / batch,
-                draft_s=self._draft_s / batch,
-            )
+            new = row.tokens[row.length - row.emitted : row.length].tolist()
+            shares = {"step_s": step_s / batch, "draft_s": self._draft_s / batch}
+            self._server.record(row.served, new, batch=batch, **shares)
         if same and asked:
             self._backoff.count(
                 step_s=step_s,
@@ -247,7 +223,7 @@ class Proposer:
         # There must be no doubt which row is whose. Rows of prompts are scored too where their log
         # probabilities are asked for; not all that was proposed need have been; and of two
         # sequences with one text either may be the other.
-        if len(calls) != 1 or calls[0] is None or calls[0].shape[0] != sum(widths) or _twins(asked):
+        if len(calls) != 1 or calls[0] is None or calls[0].shape[0] != sum(widths) or _alike(asked):
             return
         logits = calls[0]
         begins = dict(zip(map(id, rows), accumulate([0, *widths]), strict=False))
@@ -281,7 +257,7 @@ class Proposer:
         return len(new)
 
 
-def _twins(rows: Sequence[_Row]) -> bool:
+def _alike(rows: Sequence[_Row]) -> bool:
     """Whether two of them had the same text before the last step."""
     before = [row.length - row.emitted for row in rows]
     if len({*before}) == len(before):
@@ -290,16 +266,12 @@ def _twins(rows: Sequence[_Row]) -> bool:
     return len({*texts}) < len(texts)
 
 
-def _options(vllm_config: Any) -> Mapping[str, Any]:
-    additional = getattr(vllm_config, "additional_config", None) or {}
+def _drafts(additional: Any) -> dict[str, Draft]:
+    """By what stands in vLLM's additional configuration."""
     options = additional.get("paceline", {}) if isinstance(additional, Mapping) else {}
     for name in options:
         if name != "drafts":
             raise unknown_name("option of Paceline's proposer", name, ["drafts"])
-    return options
-
-
-def _drafts(options: Mapping[str, Any]) -> dict[str, Draft]:
     specs = options.get("drafts", ["lookup"])
     if isinstance(specs, str) or not isinstance(specs, Sequence) or not specs:
         raise SettingError(f"drafts is {specs!r}.", 'Write a list, such as ["lookup", "recycle"].')
@@ -308,9 +280,9 @@ def _drafts(options: Mapping[str, Any]) -> dict[str, Draft]:
 
 @dataclass(slots=True)
 class Backoff:
-    """Whether it is worth looking at all: where drafting brings less than deciding on it takes, it
-    stops looking for a while. On an engine whose steps take 100 ms a decision of 0.1 ms is nothing;
-    with steps of 3 ms, or with hundreds of sequences, it can be more than "never slower" allows."""
+    """Whether to look at all: where drafting brings less than deciding on it takes, the proposer
+    looks away for a while. A decision of 0.1 ms is nothing to steps of 100 ms; with steps of 3 ms,
+    or hundreds of sequences, it can be more than "never slower" allows."""
 
     steps: int = 0
     step_s: float = 0.0
