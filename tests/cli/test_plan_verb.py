@@ -155,10 +155,10 @@ def test_a_plan_goes_over_a_plan_and_over_nothing_else(run, bench) -> None:
         (("-d", "lookup"), "Unrecognized arguments: -d lookup."),
         (
             ("--max-draft-tokens", "3"),
-            "--max-draft-tokens is given, and bench.jsonl is a bench, which says what",
+            "--max-draft-tokens is 3, and bench.jsonl is a bench, which says what",
         ),
-        (("--draft-kind", "ngram"), "--draft-kind is given, and bench.jsonl is a bench"),
-        (("--draft-model", "x"), "--draft-model is given, and bench.jsonl is a bench"),
+        (("--draft-kind", "ngram"), "--draft-kind is ngram, and bench.jsonl is a bench"),
+        (("--draft-model", "x"), "--draft-model is x, and bench.jsonl is a bench"),
         (("--configuration", "lookup -n 3"), "Did you mean 'lookup -n 2'?"),
         (("-o", "nowhere/plan.json"), "nowhere/plan.json can't be written."),
     ],
@@ -197,7 +197,7 @@ def live(tmp_path: Path) -> str:
             ("--draft-kind", "ngram", "--max-draft-tokens", "3", "--draft-model", "x"),
             "--draft-model is x, and a draft of the kind ngram has none.",
         ),
-        (("--configuration", "x"), "--configuration is given, and live.jsonl is a run on live"),
+        (("--configuration", "x"), "--configuration is x, and live.jsonl is a run on live"),
         (("--draft-kind", "ngrm"), "There is no 'ngrm'. Did you mean 'ngram'?"),
         (("--draft-kind", "several"), "There is no 'several'."),
         (

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from paceline.bench.prompts.workload import Workload
-from paceline.cli.derive import _texts
-from paceline.cli.options import SHOWN, PromptOptions
+from paceline.cli.options import SHOWN, PromptOptions, notes, say
 from paceline.cli.settings import Parser, add_options, read_options
 from paceline.errors import SettingError
+from paceline.train.texts import corpus_texts
 
 
 def chosen(*arguments: str, turns: bool = True) -> Workload:
@@ -78,7 +78,12 @@ def test_a_corpus_takes_answers_and_every_turn_once(tmp_path, capsys) -> None:
     path.write_text(
         '{"prompt": "a", "completion": "b"}\n{\n{"turns": ["c", "d"]}\n', encoding="utf-8"
     )
-    assert list(_texts([str(path)])) == ["a", "b", "c", "d"]
+    assert list(corpus_texts([str(path)], lambda workload: say(*notes(workload)))) == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
     assert "Line 2 is not JSON" in capsys.readouterr().err
 
 

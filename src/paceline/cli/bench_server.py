@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,8 +15,8 @@ from paceline.bench.server.body import sampling_fields
 from paceline.bench.server.client import ServerClient, connect
 from paceline.bench.server.file import ServerFile
 from paceline.bench.server.http import Patience
-from paceline.bench.server.load import Block, plan, run_load
-from paceline.bench.server.result import AGAINST, FIRST, Asked, ServerBenchHeader, ServerResult
+from paceline.bench.server.load import Block, header_of, plan, run_load
+from paceline.bench.server.result import AGAINST, FIRST, Asked, ServerResult
 from paceline.bench.server.summary import server_summary
 from paceline.cli.options import (
     KEY_HELP,
@@ -184,7 +183,15 @@ async def _ask(
         servers = await settings.servers.connect(stack)
         for server in servers.values():
             server.fields = sampling_fields(sampling, settings.max_tokens, server.served.server)
-        header = _header(settings, workload, sampling, servers)
+        header = header_of(
+            servers,
+            workload,
+            sampling,
+            max_tokens=settings.max_tokens,
+            concurrency=settings.servers.concurrency,
+            seed=_SEED,
+            command=("paceline", *sys.argv[1:]),
+        )
         file = stack.enter_context(ServerFile.open(out, header))
         held.append(file.result)
         for server in servers.values():
@@ -208,28 +215,6 @@ def _bar(result: ServerResult, blocks: Sequence[Block]) -> Iterator[Callable[[As
             bar.update(ended() - bar.n)  # goes back where a block is asked again
 
         yield show
-
-
-def _header(
-    settings: Settings,
-    workload: Workload,
-    sampling: Sampling,
-    servers: Mapping[str, ServerClient],
-) -> ServerBenchHeader:
-    patience = next(iter(servers.values())).http.patience
-    return ServerBenchHeader(
-        command=("paceline", *sys.argv[1:]),
-        started=datetime.now().astimezone().isoformat(timespec="seconds"),
-        servers={name: server.served.as_json() for name, server in servers.items()},
-        workload=workload.metadata(),
-        prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
-        fields={name: dict(server.fields) for name, server in servers.items()},
-        sampling=asdict(sampling),
-        max_tokens=settings.max_tokens,
-        concurrency=settings.servers.concurrency,
-        patience=asdict(patience),
-        seed=_SEED,
-    )
 
 
 VERB = Verb(Settings, run, EXAMPLES)

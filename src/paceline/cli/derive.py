@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from paceline.bench.prompts.formats import find_workload
 from paceline.cli.options import MODEL_HELP, Output, notes, say
 from paceline.cli.settings import Verb, argument, group, option, whole
-from paceline.errors import DataError, SettingError
-
-if TYPE_CHECKING:
-    from paceline.train.derive.make import DerivedModel
+from paceline.errors import SettingError
+from paceline.train.texts import corpus_texts
 
 EXAMPLES = """\
   paceline derive smollm2-135m -o draft --keep 10
@@ -66,54 +60,20 @@ def run(settings: Settings) -> int:
         raise SettingError(
             f"A draft can't be made here: {error}.", "pip install 'paceline[transformers]'"
         ) from error
+    texts = corpus_texts(settings.corpus, lambda workload: say(*notes(workload)))
     made = derive(
         settings.target,
         settings.out,
         layers=settings.layers,
         keep=settings.keep,
         vocabulary=settings.vocabulary,
-        corpus=list(_texts(settings.corpus)) if settings.corpus else None,
+        corpus=list(texts) if settings.corpus else None,
         dtype=settings.dtype,
     )
     settings.output.show(
-        lambda: asdict(made) | {"directory": str(made.directory)}, lambda: "\n".join(_lines(made))
+        lambda: asdict(made) | {"directory": str(made.directory)}, lambda: "\n".join(made.lines())
     )
     return 0
-
-
-def _texts(names: Sequence[str]) -> Iterator[str]:
-    """The texts of a corpus: a file whole, or each message of its prompts."""
-    for name in names:
-        if name.endswith(".jsonl"):
-            workload = find_workload(name)
-            say(*notes(workload))
-            for prompt in workload.prompts:
-                new = prompt.messages[-1:] if prompt.follows else prompt.messages
-                yield from (message["content"] for message in new)
-                if prompt.answer is not None:
-                    yield prompt.answer
-            continue
-        try:
-            yield Path(name).read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{name} can't be read: {error}.", "Give a UTF-8 text or a .jsonl file of prompts."
-            ) from error
-
-
-def _lines(made: DerivedModel) -> Iterator[str]:
-    share = made.parameters / made.parameters_of
-    yield (
-        f"{made.directory}: {len(made.layers)} of {made.layers_of} layers, {made.tokens} of "
-        f"{made.tokens_of} tokens"
-    )
-    yield (
-        f"{made.parameters / 1e6:.1f} million parameters, {share:.0%} of the target's; "
-        f"{made.size_bytes / 1e6:.0f} MB in {made.dtype}"
-    )
-    if made.covered is not None:
-        yield f"the kept tokens are {made.covered:.1%} of the corpus"
-    yield f"Try it: paceline generate {made.target} -d {made.directory}"
 
 
 VERB = Verb(Settings, run, EXAMPLES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.bench.local.result import BenchResult
 from paceline.bench.server.result import ServerResult
-from paceline.cli.options import Output, out_path, say
+from paceline.cli.options import Output, out_path, refuse_given, say
 from paceline.cli.settings import Verb, argument, as_flag, group, option, whole
 from paceline.errors import DataError, SettingError
 from paceline.plan.bench import decide_bench
@@ -24,6 +24,7 @@ EXAMPLES = """\
 
 OUT_HELP = "write the plan, for `paceline export` and `paceline watch`"
 
+_DRAFTED = ("draft_kind", "draft_model", "max_draft_tokens")
 _SERVED = tuple(kind for kind in DRAFT_KINDS if kind != "several")
 
 
@@ -64,25 +65,18 @@ def run(settings: PlanSettings) -> int:
 
 def _plan(settings: PlanSettings, measured: Measured) -> PlanDocument:
     file, named = Path(settings.file).name, settings.configuration
+    drafted = {name: getattr(settings, name) for name in _DRAFTED}
     if isinstance(measured, ServerResult):
-        _refuse(settings, "a run on live servers, which has one way to decode", ("configuration",))
+        why = f"{settings.file} is a run on live servers, which has one way to decode"
+        refuse_given({"configuration": named}, why)
         served, limit = _served(settings), settings.max_draft_tokens
         assert limit is not None
         return decide_servers(measured, served, limit, file=file)
-    described = ("draft_kind", "draft_model", "max_draft_tokens")
     if isinstance(measured, BenchResult):
-        _refuse(settings, "a bench, which says what drafted", described)
+        refuse_given(drafted, f"{settings.file} is a bench, which says what drafted")
         return decide_bench(measured, configuration=named, file=file)
-    _refuse(settings, "a replay, which says what drafted", described)
+    refuse_given(drafted, f"{settings.file} is a replay, which says what drafted")
     return decide_replay(measured, configuration=named, file=file)
-
-
-def _refuse(settings: PlanSettings, what: str, names: tuple[str, ...]) -> None:
-    for name in names:
-        if getattr(settings, name) is not None:
-            raise SettingError(
-                f"{as_flag(name)} is given, and {settings.file} is {what}.", "Leave it out."
-            )
 
 
 def _served(settings: PlanSettings) -> PlannedDraft:

@@ -1,10 +1,13 @@
-"""Text that the target wrote, to fit something to it: what it decodes is what a draft will see."""
+"""Texts to make a draft by: those that the target writes, as a draft will see them, and those of a
+corpus."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from paceline.bench.prompts.formats import find_workload
 from paceline.bench.prompts.workload import Workload
 from paceline.decode.generate import decode
 from paceline.decode.round import fixed
@@ -79,3 +82,26 @@ def write_texts(
             f"{fault or ''}".rstrip(),
             "Shorten them, or load it with a larger context.",
         )
+
+
+def corpus_texts(
+    names: Sequence[str], on_workload: Callable[[Workload], None] = lambda _: None
+) -> Iterator[str]:
+    """The texts of a corpus: a file whole, or each message of its prompts. `on_workload` gets the
+    prompts of each file. Raises DataError for a file that can't be read."""
+    for name in names:
+        if name.endswith(".jsonl"):
+            workload = find_workload(name)
+            on_workload(workload)
+            for prompt in workload.prompts:
+                new = prompt.messages[-1:] if prompt.follows else prompt.messages
+                yield from (message["content"] for message in new)
+                if prompt.answer is not None:
+                    yield prompt.answer
+            continue
+        try:
+            yield Path(name).read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{name} can't be read: {error}.", "Give a UTF-8 text or a .jsonl file of prompts."
+            ) from error

@@ -7,16 +7,18 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from itertools import islice
 
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.bench.server.answer import Answer
 from paceline.bench.server.client import ServerClient
 from paceline.bench.server.file import ServerFile
-from paceline.bench.server.result import FIRST, Asked, Segment, ServerResult
+from paceline.bench.server.result import FIRST, Asked, Segment, ServerBenchHeader, ServerResult
 from paceline.errors import PacelineError, ServerError, SettingError
 from paceline.monitor.counters import Counters, between
+from paceline.types import Sampling
 
 _FAILURES_IN_A_ROW = 10
 _BLOCKS = 4  # at least so many, where the prompts suffice, so that servers take turns
@@ -280,3 +282,30 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             yield from _leaves(inner)
     else:
         yield error
+
+
+def header_of(
+    servers: Mapping[str, ServerClient],
+    workload: Workload,
+    sampling: Sampling,
+    *,
+    max_tokens: int,
+    concurrency: tuple[int, ...],
+    seed: int,
+    command: tuple[str, ...],
+) -> ServerBenchHeader:
+    """What holds for a whole run on these servers."""
+    patience = next(iter(servers.values())).http.patience
+    return ServerBenchHeader(
+        command=command,
+        started=datetime.now().astimezone().isoformat(timespec="seconds"),
+        servers={name: server.served.as_json() for name, server in servers.items()},
+        workload=workload.metadata(),
+        prompts=tuple((p.id, p.category, p.follows) for p in workload.prompts),
+        fields={name: dict(server.fields) for name, server in servers.items()},
+        sampling=asdict(sampling),
+        max_tokens=max_tokens,
+        concurrency=concurrency,
+        patience=asdict(patience),
+        seed=seed,
+    )

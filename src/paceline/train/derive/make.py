@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,21 @@ class DerivedModel:
     size_bytes: int
     dtype: str
     covered: float | None
+
+    def lines(self) -> Iterator[str]:
+        """As text."""
+        share = self.parameters / self.parameters_of
+        yield (
+            f"{self.directory}: {len(self.layers)} of {self.layers_of} layers, {self.tokens} of "
+            f"{self.tokens_of} tokens"
+        )
+        yield (
+            f"{self.parameters / 1e6:.1f} million parameters, {share:.0%} of the target's; "
+            f"{self.size_bytes / 1e6:.0f} MB in {self.dtype}"
+        )
+        if self.covered is not None:
+            yield f"the kept tokens are {self.covered:.1%} of the corpus"
+        yield f"Try it: paceline generate {self.target} -d {self.directory}"
 
 
 @dataclass(frozen=True, slots=True)
