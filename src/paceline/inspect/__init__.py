@@ -1,1 +1,1 @@
-"""Reads what lies in a draft checkpoint, without running or loading any of it."""
+"""Reads what is in a draft checkpoint, without running or loading any of it."""

@@ -31,7 +31,7 @@ class TargetComparison:
     share_bytes        of the target's bytes that the draft adds; None where one isn't known
     share_parameters   likewise
     same_tokens        both bring a tokenizer.json, and their tokens are the same (or aren't); None
-                       if one brings none
+                       if one has none
     """
 
     checkpoint: Checkpoint
@@ -95,7 +95,7 @@ def _widths(checkpoint: Checkpoint, target: Checkpoint) -> list[Problem]:
     own, its = checkpoint.target_hidden_size, target.hidden_size
     if own is None or its is None or own == its:
         return []
-    return [_other_target(f"It takes in states of {own:,} entries, and the target's have {its:,}.")]
+    return [_other_target(f"It reads states of {own:,} entries, and the target's have {its:,}.")]
 
 
 def _vocabularies(checkpoint: Checkpoint, target: Checkpoint, same: bool | None) -> list[Problem]:
@@ -126,9 +126,7 @@ def _aux(checkpoint: Checkpoint, layers: int | None) -> list[Problem]:
     if layers is None or all(0 <= one <= layers for one in checkpoint.aux_layers):
         return []
     listed = ", ".join(map(str, checkpoint.aux_layers))
-    return [
-        _other_target(f"It takes in the target's layers {listed}, and the target has {layers}.")
-    ]
+    return [_other_target(f"It reads the target's layers {listed}, and the target has {layers}.")]
 
 
 def _same_tokens(draft: Path, target: Path) -> bool | None:

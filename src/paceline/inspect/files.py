@@ -46,7 +46,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where one tensor lies.
+    """Where one tensor is.
 
     dtype    as PyTorch names it, or a GGUF file's quantisation
     shape    outermost first
@@ -153,7 +153,7 @@ SHOWN = 5
 
 @dataclass(slots=True)
 class Files:
-    """What lies in a directory.
+    """What is in a directory.
 
     config      its config.json, as it is
     tensors     of its weights, by name

@@ -90,7 +90,7 @@ def _metadata(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
         yield "architecture", checkpoint.architecture
     yield "size", _size(checkpoint)
     if checkpoint.target_hidden_size is not None:
-        yield "takes in", _taken(checkpoint)
+        yield "reads", _taken(checkpoint)
     if checkpoint.vocabulary_size is not None:
         yield "vocabulary", _vocabulary(checkpoint)
     parts = {"own": "its own", "target": "the target's", "tied": "its own embedding"}

@@ -140,7 +140,7 @@ def tune_summary(result: TuneResult) -> list[str]:
         rows.append((_name(c), f"{c.agreement:.0%}", f"{c.estimate:.2f}", measured))
     lines += aligned(rows, left=4)
     lines.append(
-        f"{result.looked_at} settings looked at; estimate: speedup at the best fixed limit; "
+        f"{result.looked_at} settings tried; estimate: speedup at the best fixed limit; "
         "measured: speedup under the policy (prompts)"
     )
     return lines
