@@ -100,7 +100,7 @@ def test_whose_costs_they_are_is_said_unless_they_are_of_this_target_here(run, l
         f"The costs are of toy:1 on {here['cpu']}, 640 cores: this target, but not this machine."
     ]
     assert told({"model": "Big", "device": "NVIDIA H100"}) == [
-        "The costs are of Big on NVIDIA H100; whether that is this target, toy:1, they don't tell."
+        "The costs are of Big on NVIDIA H100; they don't say whether that is this target, toy:1."
     ]
     assert told({}) == ["The costs don't say of which model they are, in place of this target."]
     drafts = {"toy:1": replace(COSTS, key=of_another)}
@@ -111,7 +111,10 @@ def test_whose_costs_they_are_is_said_unless_they_are_of_this_target_here(run, l
 
 def test_shipped_costs_of_another_model_are_no_silent_promise(run, log) -> None:
     _, out, _ = run("replay", log, *TOY, "-n", "4", "--costs", "llama-3.1-8b-h100-vllm")
-    assert "The costs are of Llama-3.1-8B-Instruct on NVIDIA H100; whether that is this" in out
+    assert (
+        "The costs are of Llama-3.1-8B-Instruct on NVIDIA H100; they don't say whether that is this"
+        in out
+    )
 
 
 def test_the_document_and_the_recording_say_the_same(run, log) -> None:

@@ -16,8 +16,7 @@ from paceline.decode.step import Decoder
 from paceline.drafts.lookup import LookupDraft
 from paceline.integrations.served import DraftServer
 from paceline.policy.costs import Costs, Point
-from paceline.simulate.server import SimulatedServer
-from paceline.simulate.stream import stream_of
+from paceline.simulate.server import SimulatedServer, stream_of
 from paceline.simulate.trace import SourceTrace, Trace
 from paceline.testing import ToyEngine
 from paceline.types import Choice, Round

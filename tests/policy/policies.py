@@ -14,8 +14,7 @@ from paceline.engines.toy import ToyEngine
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs, Feed, Point
 from paceline.policy.live import LiveCosts
-from paceline.simulate.server import SimulatedServer
-from paceline.simulate.stream import SimulatedStream, stream_of
+from paceline.simulate.server import SimulatedServer, SimulatedStream, stream_of
 from paceline.simulate.trace import SourceTrace, Trace
 from paceline.types import Proposal
 from paceline.verify.chain import ChainVerifier

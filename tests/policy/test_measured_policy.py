@@ -27,7 +27,7 @@ from paceline.errors import SettingError
 from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs, Point
 from paceline.policy.live import LiveCosts
-from paceline.simulate.stream import SimulatedStream, stream_of
+from paceline.simulate.server import SimulatedStream, stream_of
 from paceline.simulate.trace import SourceTrace, Trace
 from paceline.testing import enumerate_outcomes
 from paceline.types import Choice, Proposal

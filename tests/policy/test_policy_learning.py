@@ -30,7 +30,7 @@ from paceline.engines.toy import ToyEngine
 from paceline.policy.adaptive import MeasuredPolicy, Source, _Priced
 from paceline.policy.costs import Costs, Feed, Point
 from paceline.policy.live import LiveCosts
-from paceline.simulate.stream import stream_of
+from paceline.simulate.server import stream_of
 from paceline.simulate.trace import SourceTrace, Trace
 from paceline.testing import sample_round
 from paceline.types import Proposal

@@ -51,7 +51,7 @@ def test_every_count_is_the_simulator_s(some: list[Trace], max_draft_tokens: int
     served = simulate(recording, COSTS, policy).served
     found = Answers(some, "lookup").outcomes(max_draft_tokens)
     for category in {None, *(trace.category for trace in some)}:
-        rounds = [r for one in served if category in (None, one.category) for r in one.rounds]
+        rounds = [r for one in served if category in (None, one.trace.category) for r in one.rounds]
         expected, mine = stats(rounds), found[category]
         for name in ("tokens", "rounds", "drafted_rounds", "proposed", "accepted", "offered"):
             assert getattr(mine, name) == getattr(expected, name), name

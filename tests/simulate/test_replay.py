@@ -87,7 +87,7 @@ def rounds_of(
     header = RecordingHeader(target={}, temperature=0.0, sources=sources_of(drafts))
     recording = Recording(header, tuple(replay(log, drafts, engine)))
     policy = policy_named(f"draft:{max_draft_tokens}", COSTS, header.sources)
-    return {one.id: one.rounds for one in simulate(recording, COSTS, policy).served}
+    return {one.trace.id: one.rounds for one in simulate(recording, COSTS, policy).served}
 
 
 def counts(rounds: tuple[Round, ...]) -> list[dict[str, object]]:

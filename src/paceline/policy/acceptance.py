@@ -30,7 +30,7 @@ _SHARED_WEIGHT, _PRIOR_WEIGHT = 4.0, 8.0
 _CAUTION = 0.5  # standard errors
 
 NEGLIGIBLE = 0.01
-"""Tokens that come to be accepted more seldom than this are not planned for."""
+"""Tokens less likely than this to be accepted are not planned for."""
 
 
 def prior_by_match_length() -> np.ndarray:
@@ -41,7 +41,7 @@ def prior_by_match_length() -> np.ndarray:
 
 
 def prior_by_position(probability: float = 0.7) -> np.ndarray:
-    """The same probability everywhere: what is assumed of a model draft nobody has seen at work."""
+    """The same probability everywhere: what is assumed of a model draft at first."""
     return np.full(len(_EDGES), probability)
 
 
@@ -52,14 +52,16 @@ def prior_by_place() -> np.ndarray:
 
 
 def prior_of(probabilities: Sequence[float]) -> np.ndarray:
-    """A draft's own: entry e is the probability at evidence e, the last one holds beyond."""
+    """A draft's own: entry e is the probability at match length or
+    confidence e, the last one holds beyond."""
     return np.asarray([probabilities[min(edge, len(probabilities) - 1)] for edge in _EDGES])
 
 
 class Shared:
     """What all requests together know of a source; each request starts from it.
 
-    has_confidence    the source gives evidence; else it is counted by position
+    has_confidence    the source tells match lengths or confidences; else it is counted by
+                      position
     prior             probability per cell, shape (cells,), before anything was counted
     """
 
@@ -166,7 +168,7 @@ class Acceptance:
         self.learn(match_length, right, min(judged, right + 1))
 
     def _judge_each(self, preview: Preview, committed: Sequence[int]) -> None:
-        """The same where every token has evidence of its own, or there are branches: all children
+        """The same where every token has its own confidence, or there are branches: all children
         of a right token were judged, and at most one of them is right."""
         tokens, starts = preview.tokens, _starts(preview)
         parents = preview.parents or range(-1, len(tokens) - 1)

@@ -44,7 +44,7 @@ class Source:
     """A draft on offer, as the policy sees it.
 
     previewable    `Draft.previewable`: free, and judged in every round whether asked or not
-    has_confidence    `Draft.has_confidence`: it says how much speaks for a proposal
+    has_confidence    `Draft.has_confidence`: it tells match lengths or confidences
     prior          `Draft.prior`
     branches       `Draft.branches`
     forwards       `Draft.forwards`
@@ -101,7 +101,7 @@ _Option: TypeAlias = tuple[str, list[float]]
 class MeasuredPolicy:
     """The default policy: measured costs, counted acceptance, and 0 as one of the limits.
 
-    costs      of the target: `LiveCosts`, or `LearnedCosts` where nobody could profile it
+    costs      of the target: `LiveCosts`, or `LearnedCosts` where it can't be profiled
     sources    the drafts on offer
     most       most tokens of a proposal
     say        takes a warning

@@ -26,8 +26,8 @@ KIND, VERSION = "paceline costs", 1
 class _Timed:
     """Seconds with quartiles: `seconds` is the median.
 
-    Whoever shares the machine can only slow a forward down, so decisions go by the lower quartile,
-    `least_s`, where there is one: it is what the forward takes when it is let alone.
+    Other work on the machine can only slow a forward down, so decisions go by the lower quartile,
+    `least_s`, where there is one: it is what the forward takes on an idle machine.
     """
 
     __slots__ = ()

@@ -2,8 +2,8 @@
 
 Where a model was profiled, what is measured is split in two: a drift that is common to all widths,
 because a shared machine drifts, and a correction for each number of rows that has been seen. Only
-the second bends r(w). Inside another engine nobody profiled: there the first steps without a draft
-say what all others are compared with.
+the second bends r(w). Inside another engine there is no profile: all steps are compared with the
+first ones without a draft.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Running:
 class RoundCosts(abc.ABC):
     """Seconds of a target's rounds as they are now.
 
-    profiled    what was measured beforehand; None where nobody could
+    profiled    what was measured beforehand; None without a profile
     frozen      nothing is learned from rounds: the same choices in every run
     """
 
@@ -212,7 +212,7 @@ class LiveCosts(RoundCosts):
 
 class _Overhead:
     """A straight line through (rows, seconds) pairs, the older the less: each row has a
-    distribution to be worked out, which is dear where tokens are sampled from a large
+    distribution to be worked out, which is expensive where tokens are sampled from a large
     vocabulary."""
 
     def __init__(self, start_s: float) -> None:
@@ -238,7 +238,7 @@ class _Overhead:
 
 
 class LearnedCosts(RoundCosts):
-    """Seconds of steps that nobody profiled, inside another engine.
+    """Seconds of steps inside another engine, where there is no profile.
 
     A step of n sequences and e drafted rows takes P(n) · (1 + x(n, e)). P is learned from steps
     without drafts; x from drafted ones, width by width, and a width that was not seen lies on a
@@ -267,9 +267,8 @@ class LearnedCosts(RoundCosts):
 
     def needs_baseline(self, sequences: int) -> bool:
         """Whether the step that comes now should have no draft: there is nothing, or nothing
-        recent, to compare drafted ones with. A few such steps are asked for in vain and no more,
-        where all of them have a prompt in them: then `round_s` goes by other numbers of sequences,
-        or by what is assumed."""
+        recent, to compare drafted ones with. Where all such steps read a prompt it asks for a few
+        and no more: then `round_s` goes by other numbers of sequences, or by what is assumed."""
         if sequences in self._baseline:
             return self._since_baseline >= _MOST_DRAFTED
         self._in_vain[sequences] += 1

@@ -80,9 +80,9 @@ def asked_throughout(draft: Draft, prompt: Sequence[int], output: Sequence[int])
         draft.prefill(both)
         for t, token in enumerate(output):
             preview = draft.preview(watched_by, MOST)
-            tokens, weight = preview.tokens, preview.match_length
+            tokens = preview.tokens
             [proposal] = draft.propose([other], [MOST])
-            match_length.append(weight)
+            match_length.append(preview.match_length)
             offered.append(len(tokens))
             right.append(_right(tokens, output[t : t + MOST]))
             unwatched.append(len(proposal.tokens))
@@ -105,8 +105,8 @@ def _right(tokens: Sequence[int], emitted: Sequence[int]) -> int:
 
 
 def _as_asked(name: str, prompt: int, output: int, rounds: Sequence[Round]) -> SourceTrace:
-    """What rounds tell of a draft that has to be asked: nothing elsewhere. Where all that was
-    offered was accepted, `right` is a lower bound."""
+    """What rounds tell of a draft that has to be asked; other moments are unknown. Where all that
+    was offered was accepted, `right` is a lower bound."""
     right: list[int | None] = [None] * output
     offered: list[int | None] = [None] * output
     for round in rounds:

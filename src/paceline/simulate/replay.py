@@ -25,7 +25,7 @@ from paceline.simulate.result import AnswerCounts
 from paceline.simulate.trace import SourceTrace, Trace
 
 LOGGED = "logged"
-"""The configuration of what is replayed: nobody knows how the log's answers were decoded."""
+"""The configuration of what is replayed: a log doesn't say how its answers were decoded."""
 
 _LOOK_BEHIND = 16  # tokens of the prompt beside which the answer's beginning is encoded
 

@@ -42,7 +42,7 @@ class ByCategory(Generic[T]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What always asking for the same number of tokens comes to. Pooled over rounds, those of the
-    prompts apart; a rate that nothing speaks for is None.
+    prompts apart; a rate of no rounds or tokens is None.
 
     tokens        emitted in these rounds
     acceptance    entry i: share of the rounds that offered more than i tokens in which drafted
@@ -83,8 +83,8 @@ class Price:
 
     @property
     def pays(self) -> bool | None:
-        """Whether it is worth asking, as the default policy has it; None if nobody can tell,
-        because other answers of the same kind may well say otherwise."""
+        """Whether it is worth asking, as the default policy has it; None if it is not clear,
+        because the interval reaches 1."""
         found = self.speedup
         if found is None:
             return None
@@ -192,7 +192,7 @@ def temperature_notes(temperature: float, drafts: Mapping[str, Draft]) -> list[s
     if any(is_replayable(draft) for draft in drafts.values()):
         notes.append(
             f"Sampled at temperature {temperature:g}: what a lookup gets right in these answers "
-            "is what it would get right in new ones, but for chance."
+            "is what it would get right in new ones, but for sampling noise."
         )
     if any(draft.teacher_forced for draft in drafts.values()):
         notes.append(
@@ -302,7 +302,7 @@ _Decoding = list[tuple[str, float, int]]
 
 
 def _decoded(recording: Recording, costs: Costs, spec: str, batch: int) -> _Decoding | str:
-    """A string says why it can't be told."""
+    """A string says why it is not known."""
     if len(recording.traces) < batch:
         return f"Fewer answers than a batch of {batch}."
     policy = policy_named(spec, costs, recording.known_sources, recording.header.has_confidence)
@@ -311,9 +311,8 @@ def _decoded(recording: Recording, costs: Costs, spec: str, batch: int) -> _Deco
     except SettingError as error:
         return error.fact
     return [
-        (one.category, seconds_of(rounds), sum(round.emitted for round in rounds))
+        (one.trace.category, seconds_of(one.decoding), sum(r.emitted for r in one.decoding))
         for one in served
-        for rounds in [[round for round in one.rounds if not round.prefill]]
     ]
 
 
@@ -357,7 +356,7 @@ def _whose(what: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str
         return f"The costs don't say of which model they are, in place of this {what}."
     of = f"The costs are of {theirs['model']} on {_machine(theirs)}"
     if theirs.get("fingerprint") is None:
-        return f"{of}; whether that is this {what}, {ours['model']}, they don't tell."
+        return f"{of}; they don't say whether that is this {what}, {ours['model']}."
     if theirs["fingerprint"] != ours["fingerprint"]:
         return f"{of}, not of this {what}, {ours['model']}."
     if any(theirs.get(part) != ours[part] for part in ("cpu", "cores")):

@@ -6,7 +6,7 @@ The same policies run as in real decoding, over streams that show what was recor
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -19,8 +19,7 @@ from paceline.policy.adaptive import MeasuredPolicy, Source
 from paceline.policy.costs import Costs
 from paceline.policy.live import LiveCosts
 from paceline.simulate.impute import imputed
-from paceline.simulate.server import SimulatedServer
-from paceline.simulate.stream import SimulatedStream, stream_of
+from paceline.simulate.server import SimulatedServer, SimulatedStream, stream_of
 from paceline.simulate.trace import Recording, Trace
 from paceline.types import Round
 
@@ -29,46 +28,29 @@ LIMITS = (*range(1, 17), 24, 31)
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedRequest:
-    """One simulated request; seconds on the server's clock."""
-
-    id: str
-    category: str
-    arrived_s: float
-    first_s: float
-    ended_s: float
-    rounds: tuple[Round, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Simulation:
     """What a policy came to. Figures are pooled over rounds, the prompts' apart, as in
-    `decode.stats`; a figure that nothing speaks for is None.
+    `decode.stats`; a figure of no rounds is None.
 
     total_s    from the first moment to the last token, prompts and idle time included
     """
 
     total_s: float
-    served: tuple[SimulatedRequest, ...]
+    served: tuple[SimulatedStream, ...]
 
     @property
     def rounds(self) -> list[Round]:
         """Of all requests, without those that read prompts."""
-        return [round for one in self.served for round in _decoding(one.rounds)]
+        return [round for one in self.served for round in one.decoding]
 
     @property
     def decode_s(self) -> float:
-        """Seconds of its rounds after the prompt was read."""
+        """Seconds of these rounds."""
         return seconds_of(self.rounds)
 
     @property
-    def tokens(self) -> int:
-        """All tokens, the first of each request included."""
-        return sum(round.emitted for one in self.served for round in one.rounds)
-
-    @property
     def ms_per_token(self) -> float | None:
-        """Pooled: decode milliseconds over the tokens that came of them."""
+        """Pooled: decode milliseconds over the tokens that came of them (TPOT)."""
         return _ms_per_token(self.rounds)
 
     @property
@@ -77,7 +59,7 @@ class Simulation:
         found = [
             1e3 * (one.ended_s - one.first_s) / tokens
             for one in self.served
-            if (tokens := sum(round.emitted for round in _decoding(one.rounds)))
+            if (tokens := _emitted(one.decoding))
         ]
         return fmean(found) if found else None
 
@@ -86,21 +68,24 @@ class Simulation:
         """Decode seconds by category."""
         found: dict[str, float] = {}
         for one in self.served:
-            found[one.category] = found.get(one.category, 0.0) + seconds_of(_decoding(one.rounds))
+            category = one.trace.category
+            found[category] = found.get(category, 0.0) + seconds_of(one.decoding)
         return found
 
     def as_json(self) -> dict[str, Any]:
         """Seconds from a request's arrival are `ttft_s` (to its first token) and `latency_s`."""
         rounds = self.rounds
-        proposed = sum(round.proposed for round in rounds)
+        tokens = sum(_emitted(one.rounds) for one in self.served)
         latencies = [one.ended_s - one.arrived_s for one in self.served]
-        categories = {one.category for one in self.served}
+        by_category: dict[str, list[Round]] = {one.trace.category: [] for one in self.served}
+        for one in self.served:
+            by_category[one.trace.category] += one.decoding
         return {
             "requests": len(self.served),
             "total_s": self.total_s,
             "decode_s": self.decode_s,
-            "tokens": self.tokens,
-            "tok_per_s": self.tokens / self.total_s,
+            "tokens": tokens,
+            "tok_per_s": tokens / self.total_s,
             "ms_per_token": self.ms_per_token,
             "request_ms_per_token": self.request_ms_per_token,
             "ttft_s_median": median(one.first_s - one.arrived_s for one in self.served),
@@ -108,29 +93,27 @@ class Simulation:
             "latency_s_p95": float(np.percentile(latencies, 95)),
             "rounds": len(rounds),
             "drafted_rounds": sum(round.width > 1 for round in rounds),
-            "tokens_per_round": _ratio(sum(round.emitted for round in rounds), len(rounds)),
-            "acceptance_rate": _ratio(sum(round.accepted for round in rounds), proposed),
+            "tokens_per_round": _ratio(_emitted(rounds), len(rounds)),
+            "acceptance_rate": _ratio(
+                sum(round.accepted for round in rounds), sum(round.proposed for round in rounds)
+            ),
             "ms_per_token_by_category": {
-                category: _ms_per_token(
-                    r for one in self.served if one.category == category for r in one.rounds
-                )
-                for category in sorted(categories)
+                category: _ms_per_token(by_category[category]) for category in sorted(by_category)
             },
         }
 
 
-def _decoding(rounds: Iterator[Round] | Sequence[Round]) -> list[Round]:
-    return [round for round in rounds if not round.prefill]
-
-
-def seconds_of(rounds: Iterator[Round] | Sequence[Round]) -> float:
+def seconds_of(rounds: Sequence[Round]) -> float:
     """What rounds took, or would take."""
     return sum(round.draft_s + round.verify_s + round.other_s for round in rounds)
 
 
-def _ms_per_token(rounds: Iterator[Round] | Sequence[Round]) -> float | None:
-    decoding = _decoding(rounds)
-    return _ratio(1e3 * seconds_of(decoding), sum(round.emitted for round in decoding))
+def _emitted(rounds: Sequence[Round]) -> int:
+    return sum(round.emitted for round in rounds)
+
+
+def _ms_per_token(rounds: Sequence[Round]) -> float | None:
+    return _ratio(1e3 * seconds_of(rounds), _emitted(rounds))
 
 
 def _ratio(above: float, below: float) -> float | None:
@@ -170,7 +153,7 @@ def simulate(
     ]
     free = [name for name, previewable in recording.header.sources.items() if previewable]
     server = SimulatedServer(costs, policy, free=free, batch=batch, budget=row_budget)
-    return Simulation(server.run(streams), tuple(map(_served, streams)))
+    return Simulation(server.run(streams), tuple(streams))
 
 
 def _check(batch: int, arrivals_per_s: float | None, row_budget: int | None, seed: int) -> None:
@@ -185,18 +168,6 @@ def _check(batch: int, arrivals_per_s: float | None, row_budget: int | None, see
         )
     if seed < 0:
         raise SettingError(f"The seed is {seed}.", "It must be 0 or more.")
-
-
-def _served(stream: SimulatedStream) -> SimulatedRequest:
-    trace = stream.trace
-    return SimulatedRequest(
-        trace.id,
-        trace.category,
-        stream.arrived_s,
-        stream.first_s,
-        stream.ended_s,
-        tuple(stream.rounds),
-    )
 
 
 # Policies by name.
