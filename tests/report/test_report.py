@@ -293,6 +293,22 @@ def test_the_category_table_has_the_bench_s_own_figures() -> None:
         assert float(best[0].text.split()[0]) == min(float(c.text.split()[0]) for c in row[1:])
 
 
+def test_figures_of_all_prompts_are_the_pooled_ones_by_the_field_s_names() -> None:
+    result = bench()
+    table = blocks(report_of([summary(result)]), "By category")[1]
+    for row in table.rows:
+        cells, pooled = dict(zip(table.head, row, strict=True)), result.stats(row[0].text)
+        assert cells["TPOT, ms"] == f"{pooled.ms_per_token:.2f}"
+        assert cells["tokens per second"] == f"{pooled.tokens / pooled.decode_s:.1f}"
+        parts = cells["TPOT: target + draft + rest"].split(" + ")
+        assert sum(map(float, parts)) == pytest.approx(pooled.ms_per_token, abs=0.02)
+        prefill_ms = 1e3 * pooled.prefill_s / len(result.runs_of(row[0].text))
+        assert float(cells["TTFT, ms"]) == pytest.approx(prefill_ms, rel=0.01)
+        assert cells["mean accepted length τ"] == f"{pooled.tokens_per_round:.2f}"
+        rate = pooled.acceptance_rate
+        assert cells["acceptance rate"] == ("–" if rate is None else f"{100 * rate:.0f} %")
+
+
 def test_differences_are_told_faults_before_rounding() -> None:
     result = bench((BASELINE, EVERY[1], EVERY[2]))
     numeric = {"equal_to_baseline": False, "first_difference": pieces.numeric()}

@@ -21,7 +21,7 @@ from paceline.report import render
 from paceline.report.document import Plot, Table
 from paceline.report.make import report_of
 from paceline.report.sections import part_of
-from paceline.report.summary import ServerSummary
+from paceline.report.summary import BenchSummary, ServerSummary
 from paceline.report.verdict import verdicts
 
 pytest.importorskip("matplotlib")
@@ -159,6 +159,24 @@ def test_figures_are_those_of_the_run_by_clients_and_server() -> None:
     assert found.tok_per_s is not None
     assert times[3]["TTFT, ms"] == f"{1e3 * found.ttft_s.median:.0f}"
     assert load[3]["tokens per second"] == f"{found.tok_per_s:.1f}"
+
+
+def test_the_worst_category_of_each_number_of_clients_comes_first() -> None:
+    result = live()
+    rows = table(result, "Each where it does worst")
+    assert [row[""] for row in rows] == ["8 clients at once", "one client"]
+    for n, row in zip((8, 1), rows, strict=True):
+        category, ratio = result.comparison(n).worst_first()[0]
+        assert row["worst category"] == category
+        assert row["speedup there"] == f"{ratio.value:.2f}×"
+
+
+def test_both_kinds_say_the_field_s_words() -> None:
+    names = ("TTFT", "TPOT", "acceptance rate", "mean accepted length", "tokens per second")
+    for said in (text(live()), render.markdown(report_of([BenchSummary("b", bench())]))):
+        for name in (*names, "speedup", "baseline"):
+            assert name in said, name
+        assert "plain" not in said.replace("explain", "").replace("s plain by its costs", "")
 
 
 def test_drafts_are_the_servers_own_counts_and_none_where_there_are_none() -> None:
