@@ -62,6 +62,7 @@ class TwoSample:
 
     @property
     def differs(self) -> bool:
+        """Whether the two samples differ at the test's level."""
         return self.p_value <= self.level
 
     def sentence(self) -> str:

@@ -66,6 +66,7 @@ def parser(*verbs: str) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code is 0, 1 for a negative answer, or 2 for an error."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal of few characters must not end a run
             stream.reconfigure(errors="replace")

@@ -20,10 +20,12 @@ class Parser(argparse.ArgumentParser):
         self.examples = examples
 
     def format_help(self) -> str:
+        """The help, examples first."""
         text = super().format_help()
         return f"{self.examples}\n\n{text}" if self.examples else text
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse has it; the value of a quoting option may begin with a dash."""
         words = list(sys.argv[1:] if args is None else args)
         for place in range(len(words) - 2, -1, -1):
             if words[place] in self.quoting:
@@ -31,6 +33,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
+        """Say the fault in one line, with the nearest option that exists, and exit with 2."""
         sys.stderr.write(f"{self.prog}: {_with_nearest(message)} See {self.prog} --help.\n")
         sys.exit(2)
 

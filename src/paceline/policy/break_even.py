@@ -79,7 +79,8 @@ def speed_up(tokens: float, limit: int, priced: Prices) -> float:
 
 
 def speed_up_of(acceptance: np.ndarray, priced: Prices) -> np.ndarray:
-    """Speedup for limits 1, 2, … from prefix acceptance by position; entry i is limit i + 1."""
+    """Speedup for limits 1, 2, … from prefix acceptance by position, shape (n,); entry i is limit
+    i + 1."""
     limits = range(1, min(len(acceptance), priced.most) + 1)
     tokens = 1 + np.cumsum(acceptance[: len(limits)])
     return np.asarray([speed_up(t, k, priced) for t, k in zip(tokens, limits, strict=True)])

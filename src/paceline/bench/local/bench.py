@@ -58,12 +58,14 @@ class Configuration:
     recorded_costs: bool = False
 
     def make_policy(self) -> Policy:
+        """A policy that has counted nothing yet."""
         if self.policy is not None:
             return self.policy()
         return fixed(next(iter(self.drafts), None), self.max_draft_tokens or 0)
 
     @property
     def chosen_verifier(self) -> Verifier:
+        """The verifier named, else the exact one that fits the drafts."""
         return self.verifier or fitting_verifier(self.drafts)
 
     def described(self, engine: Engine, sampling: Sampling) -> Described:
@@ -90,9 +92,14 @@ class Keeper(Protocol):
     """Where runs go as they come: a file, or a result alone."""
 
     @property
-    def result(self) -> BenchResult: ...
-    def add(self, run: Run) -> None: ...
-    def fail(self, id: str, reason: str) -> None: ...
+    def result(self) -> BenchResult:
+        """What came so far."""
+
+    def add(self, run: Run) -> None:
+        """Keep a finished run."""
+
+    def fail(self, id: str, reason: str) -> None:
+        """Keep the reason why a prompt has no runs."""
 
 
 def header_of(

@@ -64,10 +64,12 @@ class BenchResult:
 
     @property
     def configurations(self) -> tuple[Described, ...]:
+        """What was compared."""
         return self.header.configurations
 
     @property
     def drafted(self) -> list[Described]:
+        """The configurations with drafts."""
         return [c for c in self.configurations if not c.is_baseline]
 
     @property
@@ -131,9 +133,11 @@ class BenchResult:
 
     @property
     def categories(self) -> list[str]:
+        """The prompts' categories, in the order of their runs."""
         return list(dict.fromkeys(run.category for run in self.runs))
 
     def runs_of(self, configuration: str, category: str | None = None) -> list[Run]:
+        """Runs of a configuration, in one category or all."""
         return [
             run
             for run in self.runs
@@ -141,10 +145,12 @@ class BenchResult:
         ]
 
     def rounds_of(self, configuration: str, category: str | None = None) -> Iterator[Round]:
+        """Rounds of a configuration, in one category or all."""
         for run in self.runs_of(configuration, category):
             yield from run.rounds
 
     def stats(self, configuration: str, category: str | None = None) -> Stats:
+        """Pooled figures of a configuration, in one category or all."""
         return stats(self.rounds_of(configuration, category))
 
     def comparison(self, configuration: str, *, beside: str | None = None) -> Comparison:
@@ -224,9 +230,11 @@ class BenchResult:
         return float((passes * weights + cached) / seconds)
 
     def cpu_s(self, configuration: str) -> float | None:
+        """CPU seconds of all its runs; None where they are not known."""
         return _total([run.cpu_s for run in self.runs_of(configuration)])
 
     def peak_memory_bytes(self, configuration: str) -> int | None:
+        """The most memory that any of its runs took, in bytes."""
         known = [run.peak_memory_bytes for run in self.runs_of(configuration)]
         return max((one for one in known if one is not None), default=None)
 
@@ -261,6 +269,7 @@ class DivergenceMeans:
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[Divergence]]) -> DivergenceMeans | None:
+        """Means over prompts, from the divergences of each one's tokens; None without tokens."""
         kl = mean_per_token([(sum(d.kl_nats for d in each), len(each)) for each in prompts])
         moved = mean_per_token([(sum(d.variation for d in each), len(each)) for each in prompts])
         if kl is None or moved is None:

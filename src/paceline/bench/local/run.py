@@ -60,6 +60,7 @@ class Described:
 
     @property
     def is_baseline(self) -> bool:
+        """Whether the others are compared with it."""
         return self.name == self.baseline
 
     @property
@@ -69,6 +70,7 @@ class Described:
 
     @property
     def greedy(self) -> bool:
+        """Whether it decodes at temperature 0."""
         return self.sampling.temperature == 0
 
 
@@ -106,6 +108,7 @@ class Run:
 
     @cached_property
     def stats(self) -> Stats:
+        """Pooled figures of its rounds."""
         return stats(self.rounds)
 
     @property

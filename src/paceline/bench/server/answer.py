@@ -73,6 +73,7 @@ class Events:
         self._name, self._data = "", list[str]()
 
     def feed(self, data: bytes) -> Iterator[tuple[str, str]]:
+        """The events (name and data) that these bytes complete."""
         # By newlines alone: JSON may hold the other separators that str.splitlines knows.
         *lines, self._rest = (self._rest + data).split(b"\n")
         for raw in lines:

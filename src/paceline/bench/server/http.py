@@ -159,6 +159,7 @@ class Http:
             raise ServerError(f"{url} answers {status}, a redirection.", "Give the new address.")
 
     def unreachable(self, error: Exception) -> ServerError:
+        """The error for a server that can't be reached."""
         return ServerError(
             self.clean(f"{self.address.api} can't be reached: {said(error)}."),
             "Check the address, and that the server runs.",
@@ -177,6 +178,7 @@ class Http:
 
 
 def json_or_none(text: str) -> object:
+    """The parsed value of a text; None where it is not JSON."""
     try:
         return parsed(text)
     except BadAnswer:
@@ -184,6 +186,7 @@ def json_or_none(text: str) -> object:
 
 
 def said(error: Exception) -> str:
+    """What an exception says, or else its name."""
     return str(error) or type(error).__name__
 
 

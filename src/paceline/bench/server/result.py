@@ -96,6 +96,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
+        """Of the values that are known; None where there are none."""
         known = [value for value in values if value is not None]
         if not known:
             return None
@@ -125,6 +126,7 @@ class Load:
 
     @property
     def failed(self) -> int:
+        """How many requests failed."""
         return sum(self.failures.values())
 
 
@@ -140,14 +142,17 @@ class ServerResult:
 
     @property
     def servers(self) -> tuple[str, ...]:
+        """Names of the servers that were measured."""
         return tuple(self.header.servers)
 
     @property
     def greedy(self) -> bool:
+        """Whether requests asked for temperature 0."""
         return self.header.sampling.get("temperature") == 0
 
     @property
     def complete(self) -> bool:
+        """Whether every prompt was answered by each server, or left out."""
         done = Counter((one.concurrency, one.id) for one in self.asked)
         return all(
             done[n, id] == len(self.servers) or (n, id) in self.left_out
@@ -167,6 +172,7 @@ class ServerResult:
         self.segments[:] = [one for one in self.segments if one.block != block]
 
     def of(self, server: str, concurrency: int, category: str | None = None) -> list[Asked]:
+        """Answers of a server at a concurrency, in one category or all."""
         return [
             one
             for one in self.asked
@@ -176,6 +182,7 @@ class ServerResult:
 
     @property
     def categories(self) -> list[str]:
+        """The prompts' categories, in the order of their answers."""
         return list(dict.fromkeys(one.category for one in self.asked))
 
     def load(self, server: str, concurrency: int, category: str | None = None) -> Load:

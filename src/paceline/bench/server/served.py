@@ -43,6 +43,7 @@ class ServedModel:
     offered: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
+        """As a JSON object."""
         document = asdict(self)
         del document["offered"]
         return document

@@ -114,6 +114,7 @@ class CachePlan:
         return rows[0:1], rows[1:2]
 
     def store(self, held: tuple[Tensor, Tensor], key: Tensor, value: Tensor) -> None:
+        """Put a layer's new keys and values, shape (1, heads, rows, head size), in their places."""
         keys, values = held
         if self.places is None:
             segment = self.segments[0]

@@ -111,6 +111,7 @@ class TransformersEngine(Engine):
 
     @property
     def dtype(self) -> str:
+        """The type of its weights, as torch names it."""
         return self._loaded.dtype
 
     @property
@@ -202,6 +203,7 @@ def device_name(device: torch.device) -> str:
 
 
 def listed(tokens: int | list[int] | None) -> list[int]:
+    """Token ids of a configuration, which names none, one or several, as a list."""
     return [] if tokens is None else [tokens] if isinstance(tokens, int) else list(tokens)
 
 
