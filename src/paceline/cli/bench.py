@@ -108,7 +108,7 @@ class Settings:
         quoted=True,
     )
     prompts: PromptOptions = group(PromptOptions)
-    max_tokens: int = whole("most tokens an answer", 128, least=2)
+    max_tokens: int = whole("most tokens of an answer", 128, least=2)
     repeats: int = whole("times each prompt is run", 1)
     warm: bool = flag(
         "allow drafts that remember earlier prompts; else every prompt meets a fresh one"

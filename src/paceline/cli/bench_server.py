@@ -55,8 +55,10 @@ class ServerOptions:
 
     title: ClassVar[str] = "the servers (docs/endpoints.md)"
     url: str = argument("measure this OpenAI-compatible server: http://HOST:PORT", "URL")
-    against: str | None = option("in turns with this one, such as the same without drafts", "URL")
-    model: str | None = option("which of its models (default: its only)", "NAME")
+    against: str | None = option(
+        "measure this server in turns, such as the same one without drafts", "URL"
+    )
+    model: str | None = option("which of its models (default: its only one)", "NAME")
     against_model: str | None = option("the same for --against", "NAME")
     api_key_env: str | None = option(KEY_HELP, "NAME")
     against_api_key_env: str | None = option("the same for --against", "NAME")
@@ -67,11 +69,13 @@ class ServerOptions:
         type=several(at_least(1)),
     )
     timeout: float | None = option(
-        "most seconds an answer (default: 600, and 120 to its first token)",
+        "most seconds for an answer (default: 600, and 120 to its first token)",
         "SECONDS",
         type=number_above_zero,
     )
-    retries: int | None = whole("after 429, 5xx or a broken connection (default: 4)", least=0)
+    retries: int | None = whole(
+        "retries after 429, 5xx or a broken connection (default: 4)", least=0
+    )
     metrics: str | None = option("its page of counters (default: /metrics of the server)", "URL")
     against_metrics: str | None = option("the same for --against", "URL")
 
@@ -118,7 +122,7 @@ class Settings:
 
     servers: ServerOptions = group(ServerOptions)
     prompts: PromptOptions = group(PromptOptions)
-    max_tokens: int = whole("most tokens an answer", 128, least=2)
+    max_tokens: int = whole("most tokens of an answer", 128, least=2)
     out: str | None = option(
         "the file of answers, JSONL (default: paceline-bench-server-DATE-TIME.jsonl)",
         "FILE",

@@ -13,6 +13,7 @@ from paceline import plugins
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.profile.measured_policy import gather_costs, sources
 from paceline.cli.options import (
+    COSTS_HELP,
     DRAFT_HELP,
     MODEL_HELP,
     DraftOptions,
@@ -30,7 +31,7 @@ from paceline.plan.costs import decide_costs
 from paceline.plan.document import TRAINED
 from paceline.policy.adaptive import Source
 from paceline.policy.break_even import check_acceptance
-from paceline.policy.costs import Costs, read_costs, shipped_costs
+from paceline.policy.costs import Costs, read_costs
 from paceline.report.cost_plots import check_plot, plot_speed_up
 
 EXAMPLES = """\
@@ -68,9 +69,7 @@ class BreakEvenSettings:
         default=(),
         type=_numbers,
     )
-    costs: str | None = option(
-        f"costs from a file, or shipped ones: {', '.join(shipped_costs())}", "FILE"
-    )
+    costs: str | None = option(COSTS_HELP, "FILE")
     plot: str | None = option("draw the speedup over max_draft_tokens: .svg, .png or .pdf", "FILE")
     out: str | None = option(f"{OUT_HELP}; takes one draft and one acceptance", "FILE", short="-o")
     output: Output = group(Output)

@@ -42,13 +42,17 @@ class ExportSettings:
     """What every place that a plan is exported to takes."""
 
     plan: str = argument("a plan's file", "PLAN")
-    version: str | None = option("of the engine (default: the newest known)")
+    version: str | None = option("version of the engine (default: the newest known)")
     target: str | None = option("the target as the engine finds it (default: the plan's)", "NAME")
-    draft_model: str | None = option("the draft's model likewise (default: the plan's)", "NAME")
+    draft_model: str | None = option(
+        "the draft's model as the engine finds it (default: the plan's)", "NAME"
+    )
     max_draft_tokens: int | None = whole("drafted tokens in a round (default: the plan's)")
     nearest: bool = flag("where the engine can't express the draft, export what comes nearest")
-    draft_tensor_parallel: int | None = whole("of the draft (default: the engine's)")
-    out: str | None = option("write it there", "FILE", short="-o")
+    draft_tensor_parallel: int | None = whole(
+        "GPUs that the draft is split over (default: the engine's)"
+    )
+    out: str | None = option("write to this file (default: stdout)", "FILE", short="-o")
 
     def options(self, **changes: object) -> ExportOptions:
         """What was given, for `make_setup`."""
@@ -59,11 +63,11 @@ class ExportSettings:
 
 def _format(engine: str) -> Any:
     formats = ENGINES[engine].formats
-    return option("what is written", choices=formats, default=formats[0])
+    return option("what form is written", choices=formats, default=formats[0])
 
 
 def _max_running() -> Any:
-    return whole("SGLang: sequences decoded together, which drafts would set to 48")
+    return whole("SGLang: most sequences decoded together; with drafts SGLang itself would take 48")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +81,7 @@ class LlamaServerSettings(ExportSettings):
 class SplitSettings(ExportSettings):
     """Also for engines that split a target over as many GPUs as they are told."""
 
-    tensor_parallel: int | None = whole("of the target (default: 1)")
+    tensor_parallel: int | None = whole("GPUs that the target is split over (default: 1)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +125,17 @@ class ClusterSettings(PluginSettings):
     """What both kinds of deployments take."""
 
     max_running: int | None = _max_running()
-    name: str | None = option("of everything that is made (default: the target's)", "NAME")
-    namespace: str | None = option("(default: kubectl's)", "NAME")
-    replicas: int = whole("servers", 1, least=0)
-    image: str | None = option("(default: the one published of the engine's version)", "IMAGE")
-    gpus: int | None = whole(
-        "GPUs per server, over all of which it splits its model (default: 1)", least=0
+    name: str | None = option("name of everything that is made (default: the target's)", "NAME")
+    namespace: str | None = option("namespace (default: kubectl's)", "NAME")
+    replicas: int = whole("number of servers", 1, least=0)
+    image: str | None = option(
+        "container image (default: the one published for the engine's version)", "IMAGE"
     )
-    cpu: str | None = option("asked for per server: 4, 500m", "AMOUNT")
-    memory: str | None = option("asked for per server: 32Gi", "AMOUNT")
+    gpus: int | None = whole(
+        "GPUs of a server, which splits its model over all of them (default: 1)", least=0
+    )
+    cpu: str | None = option("CPU request of a server, such as 4 or 500m", "AMOUNT")
+    memory: str | None = option("memory request of a server, such as 32Gi", "AMOUNT")
     model_volume: tuple[str, str] | None = option(
         "a PersistentVolumeClaim with models, and where it is mounted", "CLAIM:/PATH", type=_volume
     )
@@ -161,15 +167,17 @@ class ClusterSettings(PluginSettings):
 class KubernetesSettings(ClusterSettings):
     """`paceline export kubernetes`."""
 
-    engine: str = option("what decodes", choices=tuple(ENGINES), required=True)
+    engine: str = option("the engine that decodes", choices=tuple(ENGINES), required=True)
     startup_minutes: int = whole(
-        "most that fetching and loading models takes", kubernetes.STARTUP_MINUTES
+        "most minutes that fetching and loading models takes", kubernetes.STARTUP_MINUTES
     )
     no_pod_monitor: bool = flag(
         "without a PodMonitor: for clusters without the Prometheus operator"
     )
     monitor_label: tuple[str, ...] = option(
-        "of the PodMonitor: what your Prometheus selects its monitors by", "KEY=VALUE", repeat=True
+        "label of the PodMonitor, by which your Prometheus selects its monitors",
+        "KEY=VALUE",
+        repeat=True,
     )
 
 
@@ -177,9 +185,9 @@ class KubernetesSettings(ClusterSettings):
 class DynamoSettings(ClusterSettings):
     """`paceline export dynamo`."""
 
-    engine: str = option("what decodes", choices=tuple(dynamo.WORKERS), required=True)
+    engine: str = option("the engine that decodes", choices=tuple(dynamo.WORKERS), required=True)
     dynamo_version: str = option(
-        "which says the engine's version too", "VERSION", default=dynamo.VERSION
+        "version of Dynamo, which has one version of the engine", "VERSION", default=dynamo.VERSION
     )
     disaggregated: bool = flag("decode and prefill workers, in place of workers that do both")
     prefill_replicas: int | None = whole("prefill workers, with --disaggregated (default: 1)")

@@ -25,7 +25,7 @@ from paceline.engines.base import Engine
 from paceline.engines.load import load
 from paceline.errors import DataError, SettingError
 from paceline.policy.adaptive import MeasuredPolicy
-from paceline.policy.costs import read_costs
+from paceline.policy.costs import read_costs, shipped_costs
 from paceline.types import Sampling
 from paceline.verify.base import Verifier
 
@@ -42,6 +42,7 @@ PROMPTS_HELP = (
     "docs/workloads.md), or built-in, demo, human-eval"
 )
 KEY_HELP = "the environment variable that holds the server's API key"
+COSTS_HELP = f"costs of `paceline profile -o`, or shipped ones: {', '.join(shipped_costs())}"
 SHOWN = 10
 """Most broken lines that are told one by one; all of them are in a result."""
 
@@ -69,7 +70,7 @@ class Output:
 class PlaceOptions:
     """Where and in what numbers a model runs; an engine says itself which of them it takes."""
 
-    threads: int | None = whole("CPU threads")
+    threads: int | None = whole("number of CPU threads")
     dtype: str | None = option(
         "transformers: float32, bfloat16, float16; openvino, for a model directory that it "
         "exports: these, int8 (default) or int4",
@@ -275,7 +276,7 @@ class SamplingOptions:
         "never sample the tokens of this text in a row", "TEXT", repeat=True
     )
     min_tokens: int = whole("no end before N tokens", 0, least=0)
-    seed: int | None = option("of the random numbers", type=int)
+    seed: int | None = option("seed of the random numbers", type=int)
 
     def sampling(self, target: Engine | None) -> Sampling:
         """What the library takes; the target makes tokens of texts. Raises SettingError for a

@@ -49,8 +49,12 @@ class PlanSettings:
         "KIND",
         choices=_SERVED,
     )
-    draft_model: str | None = option("the same: its model, a path or a repository", "MODEL")
-    max_draft_tokens: int | None = whole("the same: most drafted tokens a round", short="-n")
+    draft_model: str | None = option(
+        "of a run on live servers: the draft's model, a path or a repository", "MODEL"
+    )
+    max_draft_tokens: int | None = whole(
+        "of a run on live servers: most drafted tokens a round", short="-n"
+    )
     out: str | None = option(OUT_HELP, "FILE", short="-o")
     output: Output = group(Output)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.cli.options import (
+    COSTS_HELP,
     MODEL_HELP,
     ChoiceOptions,
     DraftOptions,
@@ -37,7 +38,7 @@ from paceline.engines.base import Engine
 from paceline.engines.load import load_tokenizer
 from paceline.errors import DataError, SettingError
 from paceline.policy.acceptance import MOST
-from paceline.policy.costs import Costs, read_costs, shipped_costs
+from paceline.policy.costs import Costs, read_costs
 from paceline.simulate.fixed_limits import fill_outcomes
 from paceline.simulate.record import sources_of
 from paceline.simulate.replay import (
@@ -104,11 +105,7 @@ class Settings:
     max_tokens: int | None = whole(
         "most tokens the answers had room for: an answer of so many was cut"
     )
-    costs: str | None = option(
-        "predict speed by these costs: a file of `paceline profile`, or shipped ones: "
-        f"{', '.join(shipped_costs())}",
-        "FILE",
-    )
+    costs: str | None = option(f"predict speed by {COSTS_HELP}", "FILE")
     batch: tuple[int, ...] | None = option(
         "requests served at once, for --costs (default: 1)", "N[,N…]", type=several(at_least(1))
     )

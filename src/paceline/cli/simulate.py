@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.cli.options import Output
+from paceline.cli.options import COSTS_HELP, Output
 from paceline.cli.settings import Verb, argument, group, option, whole
-from paceline.policy.costs import read_costs, shipped_costs
+from paceline.policy.costs import read_costs
 from paceline.simulate.policies import compare_policies, comparison_text
 from paceline.simulate.trace import read_recording
 
@@ -21,11 +21,7 @@ class Settings:
     policy would take. The recorded rounds' own seconds stand beside their prediction."""
 
     rounds: str = argument("a file of `bench --record` or `replay -o`", "ROUNDS")
-    costs: str = option(
-        f"costs of `paceline profile`, or shipped ones: {', '.join(shipped_costs())}",
-        "FILE",
-        required=True,
-    )
+    costs: str = option(COSTS_HELP, "FILE", required=True)
     policy: str = option(
         "measured, baseline, or DRAFT:LIMIT as in lookup:3",
         "NAME[,NAME…]",
@@ -40,7 +36,7 @@ class Settings:
     budget: int | None = whole(
         "most rows of a forward, prompts included (default: no bound)", metavar="ROWS"
     )
-    seed: int = whole("of the arrivals", 0, least=0)
+    seed: int = whole("seed of the arrivals", 0, least=0)
     configuration: str | None = option(
         "whose answers are simulated, by its name in the bench (default: the first)", "NAME"
     )

@@ -40,9 +40,9 @@ class FitOptions:
     fit_head: str | None = option(
         "fit one to text that the target writes, and try it; a fit that was killed goes on", "FILE"
     )
-    layers: int | None = whole("the exit layer (default: a quarter)")
-    rank: int | None = whole("of its map (default: 64)")
-    fit_steps: int | None = whole("(default: 200)")
+    layers: int | None = whole("the exit layer (default: a quarter of the layers)")
+    rank: int | None = whole("rank of the head's map (default: 64)")
+    fit_steps: int | None = whole("steps of the fit (default: 200)")
     answers: int | None = whole("answers to each prompt to fit to (default: 4)")
 
 
@@ -56,7 +56,9 @@ class Settings:
     prompts: PromptOptions = group(PromptOptions)
     budget: int = whole("time for the search, fitting apart", 300, metavar="SECONDS")
     max_tokens: int = whole("most tokens of an answer", 64, least=2)
-    out: str = option("the setting", "FILE", short="-o", default="paceline-early-exit.json")
+    out: str = option(
+        "the file of the setting", "FILE", short="-o", default="paceline-early-exit.json"
+    )
     head: tuple[str, ...] = option("a fitted head to try as well", "FILE", repeat=True)
     output: Output = group(Output)
     fit: FitOptions = group(FitOptions)
