@@ -10,8 +10,8 @@ import pytest
 from paceline import Sampling, StopConditions, generate
 from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.result import BenchResult, as_document
-from paceline.bench.local.summary import card
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
+from paceline.bench.summary import bench_summary
 from paceline.drafts.lookup import LookupDraft, Store
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
@@ -60,7 +60,7 @@ def test_bench_runs_everything_interleaved_and_adds_up() -> None:
         stats = configuration["stats"]
         assert stats["tokens"] == sum(r["output_tokens"] for r in runs) - len(runs)
         assert stats["tokens"] == stats["rounds"] + stats["accepted"]
-    text = card(result)
+    text = bench_summary(result)
     for part in ("lookup -n 2", "lookup -n 4", "even", "odd", "all prompts", "5 of 5 runs"):
         assert part in text
 
@@ -75,7 +75,7 @@ def test_a_prompt_that_fails_is_left_out_of_all_and_named() -> None:
     assert list(result.failed) == ["long"]
     assert result.failed["long"].startswith("The prompt has 60 tokens")
     assert result.complete
-    assert "Left out: long" in card(result)
+    assert "Left out: long" in bench_summary(result)
 
 
 def test_an_interrupt_keeps_what_was_measured() -> None:
@@ -97,7 +97,7 @@ def test_an_interrupt_keeps_what_was_measured() -> None:
     assert not result.complete
     assert [run.configuration for run in result.runs].count("x") == 2
     assert [run.id for run in result.runs[:4]] == ["p0", "p0", "p1", "p1"]
-    assert "Interrupted" in card(result)
+    assert "Interrupted" in bench_summary(result)
     assert engine.sequences_open == 0
 
 
@@ -126,7 +126,7 @@ def test_sampled_texts_are_not_compared() -> None:
         sampling=Sampling(temperature=1.0, seed=1),
     )
     assert all(run.equal_to_baseline is None for run in result.runs)
-    assert "not compared: sampled" in card(result)
+    assert "not compared: sampled" in bench_summary(result)
 
 
 def test_baseline_has_nothing_drafted() -> None:

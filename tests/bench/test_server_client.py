@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -114,7 +114,7 @@ def test_halves_of_a_character_are_joined_and_a_lone_half_is_replaced() -> None:
     assert answer.failure is None
     assert (answer.text, answer.finish_reason) == ("a😀b😀\ufffd", "stop\ufffd")
     assert other.text == "\ufffd"
-    json.dumps(answer.as_json(), ensure_ascii=False).encode()
+    json.dumps(asdict(answer), ensure_ascii=False).encode()
 
 
 def test_raw_prompts_go_to_completions() -> None:

@@ -39,7 +39,7 @@ def test_two_servers_are_compared_on_a_card_and_in_a_file(
         )  # fmt: skip
     assert code == 0, err
     assert out.startswith(f"{first.url}/v1 (vLLM, m)\nagainst {against.url}/v1 (vLLM, m)")
-    assert "It pays: " in out
+    assert "Speedup: it pays, " in out
     assert "One client" in out
     assert "2 clients at once" in out
     assert "Text equal on both in 4 of 4 prompts." in out

@@ -71,7 +71,7 @@ def test_bench_marks_card_table_and_document(run, prompts, tmp_path) -> None:
     code, out, _ = run(*bench(prompts, *lossy))
     assert code == 0
     headline = out.splitlines()[0]
-    table = next(line for line in out.splitlines() if line.startswith("ms per token"))
+    table = next(line for line in out.splitlines() if line.startswith("TPOT in ms"))
     assert headline.startswith("lookup:min_match=1 -n 3 (lossy): ")
     assert table.endswith("lookup:min_match=1 -n 3 (lossy)")
     assert "LOSSY (tolerance): gives up the target's distribution" in out

@@ -17,8 +17,8 @@ from paceline.bench.local.file import RunFile
 from paceline.bench.local.resources import read_bandwidth
 from paceline.bench.local.result import BenchResult, as_document
 from paceline.bench.local.run import BASELINE, Run
-from paceline.bench.local.summary import card
 from paceline.bench.prompts.workload import Workload
+from paceline.bench.summary import bench_summary
 from paceline.cli.options import (
     DRAFT_HELP,
     DraftOptions,
@@ -161,7 +161,7 @@ def run(settings: Settings) -> int:
                 f"No prompt was measured. {first or 'It was interrupted.'}",
                 "Correct that and run it again.",
             )
-        settings.output.show(lambda: as_document(result), lambda: card(result))
+        settings.output.show(lambda: as_document(result), lambda: bench_summary(result))
         if unwritten:
             raise unwritten
         say(f"Everything measured is in {out}: `paceline report {out}`.")

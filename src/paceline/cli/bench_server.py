@@ -17,7 +17,7 @@ from paceline.bench.server.file import ServerFile
 from paceline.bench.server.http import Patience
 from paceline.bench.server.load import Block, header_of, plan, run_load
 from paceline.bench.server.result import AGAINST, FIRST, Asked, ServerResult
-from paceline.bench.server.summary import server_summary
+from paceline.bench.summary import server_summary
 from paceline.cli.options import (
     KEY_HELP,
     Output,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.bench.local.divergence import FirstDifference, explain, largest_movement
-from paceline.bench.local.summary import describe
 from paceline.decode.generate import Generation, decode
 from paceline.decode.round import fixed
 from paceline.decode.step import Decoder
@@ -152,4 +151,4 @@ def self_check_lines(itself: SelfCheck) -> list[str]:
 
 
 def _difference(found: FirstDifference | None) -> str:
-    return "text equal to the baseline" if found is None else f"text {describe(found)}"
+    return "text equal to the baseline" if found is None else f"text {found.sentence()}"

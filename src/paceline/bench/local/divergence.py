@@ -42,6 +42,17 @@ class FirstDifference:
     def verdict(self) -> str:
         return "numeric" if self.numeric else "fault"
 
+    def sentence(self, *, exact: bool = True) -> str:
+        """In words. Under a lossy verifier what isn't numeric need be no fault."""
+        verdict = self.verdict if exact or self.numeric else "not numeric"
+        where = f"differs from output token {self.position} on, {verdict}"
+        if self.margin is None:
+            return f"{where}: the baseline had ended there"
+        return (
+            f"{where}: the baseline's top-2 logit gap there is {self.margin:.3g}, width alone "
+            f"moves gaps by up to {self.movement:.3g}"
+        )
+
 
 def first_difference(baseline: Sequence[int], drafted: Sequence[int]) -> int | None:
     """Index of the first differing token, or None if the outputs are equal."""

@@ -14,7 +14,7 @@ def title(server: str) -> str:
 def rate_words(accepted: float, drafted: float) -> str:
     if not drafted:
         return "none drafted"
-    return f"{accepted / drafted:.0%} of {drafted:.0f} drafted tokens accepted"
+    return f"acceptance rate {accepted / drafted:.0%} of {drafted:.0f} drafted tokens"
 
 
 def counter_meanings(result: ServerResult) -> list[str]:
