@@ -269,11 +269,8 @@ class MeasuredPolicy:
         return self._shared[key]
 
     def _options(self, stream: StreamView, notes: _Notes) -> list[_Option]:
-        max_draft_tokens = stream.request.max_draft_tokens
-        most = min(
-            self._most if max_draft_tokens is None else min(max_draft_tokens, self._most),
-            stream.remaining_tokens - 1,
-        )
+        most, limit = min(self._most, stream.remaining_tokens - 1), stream.request.max_draft_tokens
+        most = most if limit is None else min(most, limit)
         options: list[_Option] = []
         for name, acceptance in notes.acceptances.items():
             priced = self._priced.get(name)
@@ -313,9 +310,9 @@ class MeasuredPolicy:
             first_s, step_s = self._draft_s(name, [stream], 1)
             priced = self._priced.get(name)
             most = None if priced is None else priced.source.forwards
-            rate, max_draft_tokens = for_one(acceptance, round_s, first_s[1], step_s[1], most)
+            rate, limit = for_one(acceptance, round_s, first_s[1], step_s[1], most)
             if rate > best_rate:
-                best_rate, best = rate, Choice(name, max_draft_tokens)
+                best_rate, best = rate, Choice(name, limit)
         return best
 
     def _for_batch(
@@ -420,6 +417,6 @@ def _likeliest(
 
 def _choices(names: Sequence[str | None], limits: Sequence[int]) -> list[Choice]:
     return [
-        Choice(name, max_draft_tokens) if max_draft_tokens and name is not None else NO_DRAFT
-        for name, max_draft_tokens in zip(names, limits, strict=True)
+        Choice(name, limit) if limit and name is not None else NO_DRAFT
+        for name, limit in zip(names, limits, strict=True)
     ]

@@ -178,11 +178,11 @@ class Warnings:
         if draft is None:
             return False
         priced = prices(target, draft)
-        max_draft_tokens, gain = best_speedup_bound(priced)
+        limit, gain = best_speedup_bound(priced)
         if gain >= LEAST_SPEEDUP_BOUND:
             self._least[name] = least_acceptance(replace(priced, most=min(16, priced.most)))
             return False
-        so = f"at most {gain:.2f} times as fast as" if max_draft_tokens else "slower than"
+        so = f"at most {gain:.2f} times as fast as" if limit else "slower than"
         self._once(
             name,
             f"The draft {label(name, draft)} can't pay here: {cost_words(priced)}, so even if the "

@@ -200,33 +200,32 @@ def policy_named(
             if previewable or name in costs.drafts
         ]
         return MeasuredPolicy(LiveCosts(costs, frozen=True), offered, say=lambda _: None)
-    name, colon, max_draft_tokens = spec.rpartition(":")
+    name, colon, limit = spec.rpartition(":")
     if not colon:
         raise unknown_name("policy", spec, ["measured", "baseline", *(f"{s}:3" for s in sources)])
     if name not in sources:
         raise unknown_name("recorded draft", name, sources)
-    if not max_draft_tokens.isdecimal() or int(max_draft_tokens) < 1:
+    if not limit.isdecimal() or int(limit) < 1:
         raise SettingError(
-            f"The limit of the policy {spec!r} is {max_draft_tokens!r}.",
+            f"The limit of the policy {spec!r} is {limit!r}.",
             "It must be a number, 1 or more.",
         )
-    return fixed(name, int(max_draft_tokens))
+    return fixed(name, int(limit))
 
 
 def policy_of(traces: Sequence[Trace]) -> str:
     """The name of the policy that the recorded rounds look like: a fixed one if every round has
     its draft and limit, as far as the answer had room."""
     rounds = [(t, round) for t in traces for round in t.rounds if not round.prefill]
-    max_draft_tokens = max((round.max_draft_tokens for _, round in rounds), default=0)
-    if max_draft_tokens == 0:
+    limit = max((round.max_draft_tokens for _, round in rounds), default=0)
+    if limit == 0:
         return "baseline"
     asked = {round.source for _, round in rounds if round.max_draft_tokens}
     fixed = all(
-        round.max_draft_tokens
-        == min(max_draft_tokens, t.most_tokens - (round.context - t.prompt_tokens) - 1)
+        round.max_draft_tokens == min(limit, t.most_tokens - (round.context - t.prompt_tokens) - 1)
         for t, round in rounds
     )
-    return f"{asked.pop()}:{max_draft_tokens}" if fixed and len(asked) == 1 else "measured"
+    return f"{asked.pop()}:{limit}" if fixed and len(asked) == 1 else "measured"
 
 
 # Hindsight.
