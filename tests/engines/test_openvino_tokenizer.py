@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 import tiny_transformers as tiny
 from transformers import AutoTokenizer
 
-from paceline.engines.openvino.tokenizer import read_tokenizer
+from paceline.engines.openvino.source import read_tokenizer
 from paceline.engines.transformers.tokenizer import TransformersTokenizer
 from paceline.errors import ModelError, PromptError
 

@@ -99,7 +99,7 @@ class LlamaCppEngine(Engine):
         max_sequences    sequences that can be open at once, each of context_size tokens
         threads          by default one for each physical core this process may use
 
-        Raises ModelError for a file that is no sound GGUF, a model whose state can't be rewound
+        Raises ModelError for a file that is not a sound GGUF, a model whose state can't be rewound
         (recurrent, hybrid, encoder, diffusion) and a cache that doesn't fit in memory;
         SettingError for a number out of range or an unknown option.
         """
@@ -306,7 +306,6 @@ def _free(context: Any, model: Any) -> None:
 
 
 def _metadata(model: Any, context: LlamaContext, label: str) -> dict[str, Any]:
-    window = context.window
     return {
         "engine": LlamaCppEngine.name,
         "model": label,
@@ -323,8 +322,8 @@ def _metadata(model: Any, context: LlamaContext, label: str) -> dict[str, Any]:
         "weights_bytes": llama_cpp.llama_model_size(model),
         "cache_bytes": context.cache_bytes,
         "cache_dtype": "float16",
-        "sliding_window_tokens": window.tokens if window else None,
-        "sliding_window_kept_whole_bytes": window.extra_bytes if window else 0,
+        "sliding_window_tokens": context.window_tokens,
+        "sliding_window_kept_whole_bytes": context.window_bytes,
     }
 
 

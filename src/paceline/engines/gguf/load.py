@@ -32,19 +32,13 @@ _MOST_THREADS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaWindow:
-    """A sliding window: its size in tokens, and what keeping the whole cache adds."""
-
-    tokens: int
-    extra_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class LlamaContext:
     """A llama.cpp context, and what it holds.
 
     ids_per_sequence    under how many ids llama.cpp knows each sequence (see `_ids`)
     branch_ids          further ids, for the branches of trees; 0 where trees can't be scored
+    window_tokens       of layers with a sliding window; None where there are none
+    window_bytes        what keeping all their cells adds
     """
 
     pointer: Any
@@ -54,7 +48,8 @@ class LlamaContext:
     max_sequences: int
     threads: int
     cache_bytes: int
-    window: LlamaWindow | None
+    window_tokens: int | None
+    window_bytes: int
 
 
 _start = functools.cache(llama_cpp.llama_backend_init)
@@ -152,8 +147,19 @@ def make_context(
         raise ModelError(
             "This model keeps no state between forwards.", "Choose a decoder with attention only."
         )
-    size, window = cache_bytes(), _window(model, cells, max_sequences)
-    return LlamaContext(pointer, ids, branches, context_size, max_sequences, threads, size, window)
+    window = max(0, llama_cpp.llama_model_n_swa(model))
+    needed = -(-min(cells, window * max_sequences + FORWARD_TOKENS) // _CELLS) * _CELLS
+    return LlamaContext(
+        pointer,
+        ids,
+        branches,
+        context_size,
+        max_sequences,
+        threads,
+        cache_bytes=cache_bytes(),
+        window_tokens=window or None,
+        window_bytes=round(cache_bytes(windowed=True) * (1 - needed / cells)) if window else 0,
+    )
 
 
 def _ids(model: Any) -> int:
@@ -203,12 +209,3 @@ def _check_memory(model: Any, cells: int, context_size: int, max_sequences: int)
             f" {free / 2**30:.1f} GiB of memory are free.",
             "Ask for a smaller context_size or max_sequences.",
         )
-
-
-def _window(model: Any, cells: int, max_sequences: int) -> LlamaWindow | None:
-    tokens = llama_cpp.llama_model_n_swa(model)
-    if tokens <= 0:
-        return None
-    kept = cache_bytes(windowed=True)
-    needed = -(-min(cells, tokens * max_sequences + FORWARD_TOKENS) // _CELLS) * _CELLS
-    return LlamaWindow(tokens, round(kept * (1 - needed / cells)))

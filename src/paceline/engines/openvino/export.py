@@ -22,7 +22,7 @@ import numpy as np
 
 from paceline.engines.cpu import free_bytes
 from paceline.engines.load import is_gguf
-from paceline.engines.openvino.library import last_line, ops, ov, unreported
+from paceline.engines.openvino.library import last_line, ops, ov, own_tensor, unreported
 from paceline.engines.openvino.model import IR
 from paceline.errors import ModelError, PacelineError
 from paceline.models.catalog import cache_dir
@@ -280,10 +280,7 @@ def rounded(array: Any, kind: Any) -> ov.Tensor:
             f"A weight is {array[~held].flat[0]}, which {kind.get_type_name()} doesn't hold.",
             "Export it with --dtype float32.",
         )
-    shape = ov.Shape(array.shape)
-    own = ov.Tensor(kind, shape)
-    ov.Tensor(short, shape, kind).copy_to(own)
-    return own
+    return own_tensor(short, kind, ov.Shape(array.shape))
 
 
 def _begin_and_size(path: Path) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from paceline.engines.openvino.library import ops, ov
+from paceline.engines.openvino.library import ops, ov, own_tensor
 from paceline.engines.openvino.model import IR, core
 from paceline.errors import ModelError
 
@@ -198,10 +198,7 @@ def clear(subtract: Any, packed: Any, flat: Any) -> None:
     codes = np.where(np.repeat(flat, BLOCK // 2, axis=1), np.uint8(0), packed)
     old = constant(subtract, 0)
     shape = ov.Shape(old.get_output_shape(0))
-    # A constant of a tensor only points to it, so it is copied into one of OpenVINO's own.
-    own = ov.Tensor(ov.Type.u4, shape)
-    ov.Tensor(codes.reshape(-1), shape, ov.Type.u4).copy_to(own)
-    new = ops.constant(own)
+    new = ops.constant(own_tensor(codes.reshape(-1), ov.Type.u4, shape))
     for use in old.output(0).get_target_inputs():
         use.replace_source_output(new.output(0))
 

@@ -11,6 +11,8 @@ import os
 import threading
 from collections.abc import Iterator
 
+from paceline.types import Array
+
 _LOCK = threading.RLock()
 
 
@@ -33,7 +35,14 @@ with unreported():
     from openvino import opset13 as ops
     from openvino._offline_transformations import paged_attention_transformation
 
-__all__ = ["last_line", "ops", "ov", "paged_attention_transformation", "unreported"]
+__all__ = ["last_line", "ops", "ov", "own_tensor", "paged_attention_transformation", "unreported"]
+
+
+def own_tensor(array: Array, kind: ov.Type, shape: ov.Shape) -> ov.Tensor:
+    """Numbers as a tensor in memory of OpenVINO's own; one made of an array only points to it."""
+    own = ov.Tensor(kind, shape)
+    ov.Tensor(array, shape, kind).copy_to(own)
+    return own
 
 
 def last_line(error: Exception) -> str:

@@ -34,7 +34,7 @@ class TransformersTokenizer(Tokenizer):
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise ModelError(
-                f"{type(tokenizer).__name__} is no fast tokenizer, so its tokens have no bytes.",
+                f"{type(tokenizer).__name__} is not a fast tokenizer, so its tokens have no bytes.",
                 "Use a model directory with a tokenizer.json.",
             )
         self._tokenizer, self._backend = tokenizer, backend
@@ -165,7 +165,7 @@ ALPHABET = byte_alphabet()
 def _byte_level(piece: str) -> bytes:
     try:
         return bytes(ALPHABET[letter] for letter in piece)
-    except KeyError:  # a token that was added by its plain text
+    except KeyError:  # a token that was added by its text
         return piece.encode()
 
 
