@@ -66,9 +66,7 @@ class LoaderTable:
 
 ENGINES = read_table("loaders", dict[str, LoaderTable])
 
-VERSIONS: Mapping[str, tuple[str, ...]] = {
-    engine: table.versions for engine, table in ENGINES.items()
-}
+VERSIONS = {engine: table.versions for engine, table in ENGINES.items()}
 """Versions that are told apart, newest last; none where one answer is known."""
 
 
@@ -109,7 +107,7 @@ def loads(checkpoint: Checkpoint, engine: str, version: str | None = None) -> Lo
     kind = checkpoint.kind
     method = table.changed.get(version, {}).get(kind, table.methods.get(kind))
     reason = _refusal(checkpoint, table, version, method)
-    if not reason and engine in _RULES and checkpoint.format != "gguf":
+    if not reason and engine in _RULES and kind != "model" and checkpoint.format != "gguf":
         reason = _RULES[engine](checkpoint, table, version)
     if reason or method is None:
         return Loads(yes=False, reason=reason)
@@ -150,8 +148,6 @@ def _refusal(checkpoint: Checkpoint, table: LoaderTable, version: str, method: s
 
 def _vllm(checkpoint: Checkpoint, table: LoaderTable, version: str) -> str:
     kind, own = checkpoint.kind, checkpoint.model_type
-    if kind == "model":
-        return ""
     if kind == "mtp":
         if checkpoint.format == "speculators":
             return "vLLM reads MTP layers from the target's own format: stitch them back into it."
@@ -194,8 +190,6 @@ def vllm_architecture(checkpoint: Checkpoint) -> str:
 
 def _sglang(checkpoint: Checkpoint, table: LoaderTable, version: str) -> str:
     kind, name = checkpoint.kind, checkpoint.architecture
-    if kind == "model":
-        return ""
     if kind == "mtp":
         return "" if name in table.mtp_architectures else f"SGLang knows no MTP layers of {name}."
     if not table.knows(name, version):
@@ -209,7 +203,7 @@ def _sglang(checkpoint: Checkpoint, table: LoaderTable, version: str) -> str:
 
 def _llama_server(checkpoint: Checkpoint, table: LoaderTable, version: str) -> str:
     kind = checkpoint.kind
-    if kind in ("model", "mtp"):
+    if kind == "mtp":
         return ""
     if checkpoint.format == "speculators" and kind not in table.speculators:
         return f"llama.cpp's converter reads no speculators config of {KINDS[kind]}."
@@ -232,11 +226,9 @@ def _tokenizers(checkpoint: Checkpoint) -> str:
     """transformers pairs tokens where config.json's sizes differ, and refuses to where they don't
     (`generation/utils.py`)."""
     own, its = checkpoint.draft_vocabulary_size, checkpoint.compared_vocabulary_size
-    if checkpoint.map:
-        return "Its vocabulary was cut: give tokenizer and assistant_tokenizer too."
-    if None not in (own, its) and own != its:
-        return "Its vocabulary is not the target's: give tokenizer and assistant_tokenizer too."
-    return ""
+    differs = None not in (own, its) and own != its
+    why = "was cut" if checkpoint.map else "is not the target's" if differs else ""
+    return why and f"Its vocabulary {why}: give tokenizer and assistant_tokenizer too."
 
 
 _RULES: Mapping[str, Callable[[Checkpoint, LoaderTable, str], str]] = {
@@ -245,4 +237,4 @@ _RULES: Mapping[str, Callable[[Checkpoint, LoaderTable, str], str]] = {
     "llama-server": _llama_server,
     "transformers": _transformers,
 }
-"""What else decides of a draft that isn't a GGUF file."""
+"""What else decides of a trained draft that isn't a GGUF file."""

@@ -119,7 +119,7 @@ class HeadFit:
 
     def _collect(self, engine: TransformersEngine) -> list[tuple[Tensor, Tensor]]:
         """Per text the states behind the exit layer and behind the last one, of the rows that its
-        output was drawn from."""
+        output was drawn from: each of shape (output tokens, width)."""
         states: list[tuple[Tensor, Tensor]] = []
         exit_at, last = self.settings.layers, self.target["layers"]
         for text in self.texts:
@@ -274,9 +274,9 @@ def _split(states: Sequence[States], texts: Sequence[Text]) -> tuple[States, Sta
         held = [number % HOLD_OUT == HOLD_OUT - 1 for number in range(len(texts))]
     fitted = {text.prompt_id for text, out in zip(texts, held, strict=True) if not out}
     if not any(held):
-        whole = _joined(states)
-        cut = len(whole[0]) - len(whole[0]) // HOLD_OUT
-        fit, out = (whole[0][:cut], whole[1][:cut]), (whole[0][cut:], whole[1][cut:])
+        exits, lasts = _joined(states)
+        cut = len(exits) - len(exits) // HOLD_OUT
+        fit, out = (exits[:cut], lasts[:cut]), (exits[cut:], lasts[cut:])
     else:
         fit = _joined([s for s, h in zip(states, held, strict=True) if not h])
         out = _joined([s for s, h in zip(states, held, strict=True) if h])
@@ -289,4 +289,5 @@ def _split(states: Sequence[States], texts: Sequence[Text]) -> tuple[States, Sta
 
 
 def _joined(states: Sequence[States]) -> States:
-    return torch.cat([exit_ for exit_, _ in states]), torch.cat([last for _, last in states])
+    exits, lasts = zip(*states, strict=True)
+    return torch.cat(exits), torch.cat(lasts)
