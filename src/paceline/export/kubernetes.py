@@ -12,7 +12,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files as package_files
 from typing import Any
 
@@ -92,19 +92,13 @@ class Cluster:
         claim, path = self.model_volume or (None, None)
         cached = self.cache_volume is not None
         return {
-            "name": self.name,
-            "namespace": self.namespace,
-            "replicas": self.replicas,
+            **asdict(self),
             "gpus": str(self.gpus) if self.gpus else None,
-            "cpu": self.cpu,
-            "memory": self.memory,
             "model_claim": claim,
             "model_path": path,
-            "cache_volume": self.cache_volume,
             "cache_path": CACHE if cached else None,
             "cache_variable": cache_variable,
             "cache_folder": f"{CACHE}/models" if cached else None,
-            "hf_secret": self.hf_secret,
             "files": dict(files),
             "files_name": f"{self.name}-files-{mark}" if files else None,
             "files_path": FILES if files else None,

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.errors import DataError, SettingError
 from paceline.export import llama_server, sglang, tensorrt_llm, vllm
 from paceline.export.request import ExportRequest, check_format, check_place, made_setup
-from paceline.export.setup import ENGINES, EngineSetup, ExportOptions, engine_table
+from paceline.export.setup import EngineSetup, ExportOptions, engine_table
 from paceline.plan.document import Gain, PlanDocument
 
 WRITERS: dict[str, Callable[[ExportRequest], EngineSetup]] = {
@@ -19,6 +19,8 @@ WRITERS: dict[str, Callable[[ExportRequest], EngineSetup]] = {
     "llama-server": llama_server.setup,
 }
 """Each tells its engine to draft."""
+
+_ABOUT_DRAFTS = ("draft_model", "max_draft_tokens", "draft_tensor_parallel", "ours")
 
 _HOW = {
     "bench": "measured by a bench",
@@ -35,7 +37,6 @@ def make_setup(engine: str, plan: PlanDocument, options: ExportOptions) -> Engin
     version can't honour; PairError for a draft that doesn't fit; DataError for a lossy plan.
     """
     table = engine_table(engine, options.version)
-    _check_options(engine, options)
     if not plan.measured.exact:
         raise DataError(
             "The plan was measured with a lossy verifier, and an export never relaxes a rule.",
@@ -46,8 +47,7 @@ def make_setup(engine: str, plan: PlanDocument, options: ExportOptions) -> Engin
     target = options.target or plan.target.path or plan.target.name
     check_place(target)
     check_place(options.draft_model or (None if draft is None else draft.model))
-    if draft is None:
-        _check_no_draft(options)
+    _check_options(engine, options, drafts=draft is not None)
     check_format(target, "target", table, given=options.target is not None)
     if draft is None:
         setup = made_setup(table, options, target)
@@ -59,31 +59,17 @@ def make_setup(engine: str, plan: PlanDocument, options: ExportOptions) -> Engin
     return replace(setup, notes=(*_evidence(plan), *_replaced(plan, setup), *setup.notes, last))
 
 
-def _check_no_draft(options: ExportOptions) -> None:
-    for name in ("draft_model", "max_draft_tokens", "draft_tensor_parallel"):
-        if getattr(options, name) is not None:
-            raise SettingError(
-                f"--{name.replace('_', '-')} is {getattr(options, name)}, and the plan is to "
-                "decode without a draft.",
-                "Leave it out, or make a plan with a draft.",
-            )
-    if options.ours:
-        raise SettingError(
-            "The plan is to decode without a draft, and --ours drafts.", "Leave --ours out."
-        )
-
-
-def _check_options(engine: str, options: ExportOptions) -> None:
-    if options.ours and engine != "vllm":
-        raise SettingError(
-            f"Paceline has no proposer for {ENGINES[engine].title}.",
-            "Leave --ours out: vLLM has one.",
-        )
-    if options.max_running is not None and engine != "sglang":
-        raise SettingError(
-            f"--max-running is {options.max_running}, and only SGLang changes it with drafts.",
-            "Leave it out.",
-        )
+def _check_options(engine: str, options: ExportOptions, *, drafts: bool) -> None:
+    no_draft = "the plan is to decode without a draft"
+    refused = {} if drafts else dict.fromkeys(_ABOUT_DRAFTS, no_draft)
+    if engine != "vllm":
+        refused["ours"] = "Paceline's proposer is for vLLM"
+    if engine != "sglang":
+        refused["max_running"] = "only SGLang changes it with drafts"
+    for name, why in refused.items():
+        if getattr(options, name) not in (None, False):
+            option = f"--{name.replace('_', '-')}"
+            raise SettingError(f"{option} is given, and {why}.", f"Leave {option} out.")
 
 
 # What was measured, a sentence each.

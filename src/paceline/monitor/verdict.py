@@ -270,7 +270,7 @@ def _beside_plan(window: Window, plan: PlanDocument) -> tuple[str, ...]:
             side = "less" if now < was else "more"
             return (
                 f"At position {place} {now:.0%} are accepted, and the plan expects {was:.0%}: "
-                f"{side} than chance explains.",
+                f"{side} than three standard errors explain.",
             )
     return ()
 
