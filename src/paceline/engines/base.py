@@ -249,7 +249,7 @@ def rows_by_job(
 ) -> Iterator[tuple[int, Array]]:
     """The wanted rows of each job that has any in a forward, with the job's number.
 
-    logits    of shape (rows, vocabulary_size), as the segments want them
+    logits    raw, of shape (rows, vocabulary_size), as the segments want them
     """
     begin = 0
     for segment in segments:
