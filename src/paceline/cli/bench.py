@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.file import RunFile
-from paceline.bench.local.resources import read_bandwidth
 from paceline.bench.local.result import BenchResult, as_document
 from paceline.bench.local.run import BASELINE, Run
+from paceline.bench.machine import read_bandwidth
 from paceline.bench.prompts.workload import Workload
 from paceline.bench.summary import bench_summary
 from paceline.cli.options import (

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from paceline.bench.prompts.workload import Workload
-from paceline.bench.server.body import sampling_fields
-from paceline.bench.server.client import ServerClient, connect
+from paceline.bench.server.client import ServerClient, connect, sampling_fields
 from paceline.bench.server.file import ServerFile
 from paceline.bench.server.http import Patience
 from paceline.bench.server.load import Block, header_of, plan, run_load

@@ -12,9 +12,9 @@ import numpy as np
 
 from paceline.bench.local.divergence import explain
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
-from paceline.bench.local.resources import Taken, watched
 from paceline.bench.local.result import BenchHeader, BenchResult
 from paceline.bench.local.run import BASELINE, Described, Run, as_kept, check_run, ends_of
+from paceline.bench.machine import Taken, watched
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.decode.generate import Generation, decode, fitting_verifier
 from paceline.decode.round import Policy, fixed
