@@ -399,7 +399,7 @@ def test_typical_may_keep_less_than_chain_would() -> None:
         (TypicalVerifier, {"epsilon": "1"}, "epsilon is 1.0"),
         (TypicalVerifier, {"delta": "-0.1"}, "delta is -0.1"),
         (TypicalVerifier, {"budget": "1"}, "no option of the verifier 'typical' named 'budget'"),
-        (ChainVerifier, {"budget": "1"}, "no option of the verifier 'chain' named 'budget'"),
+        (ChainVerifier, {"budget": "1"}, "The verifier 'chain' has no option 'budget'"),
     ],
 )
 def test_options_are_checked_by_name(kind, options, message) -> None:
