@@ -63,7 +63,7 @@ def two(on: Server, off: Server) -> Iterator[tuple[str, str]]:
         yield first.url, second.url
 
 
-def test_a_losing_server_beside_its_twin_exits_with_3(run: Run) -> None:
+def test_a_losing_server_beside_its_control_server_exits_with_3(run: Run) -> None:
     with two(Server(30, 0.2), Server(20)) as (on, off):
         code, out, err = run("watch", on, "--baseline", off, *QUICK)
     assert (code, err) == (3, "")
@@ -152,7 +152,7 @@ def test_once_ends_when_the_server_stops_answering(
     assert "it is given up" in out
 
 
-def test_an_address_without_http_is_a_twin(run: Run) -> None:
+def test_an_address_without_http_is_a_control_server(run: Run) -> None:
     with two(Server(30, 0.2), Server(20)) as (on, off):
         code, out, _ = run("watch", on, "--baseline", off.removeprefix("http://"), *QUICK)
     assert code == 3, out

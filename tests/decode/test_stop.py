@@ -106,9 +106,9 @@ def test_an_end_token_inside_a_block(max_draft_tokens: int) -> None:
             9.0 * (token == (end if len(context) == 8 else len(context) % 4)) for token in range(5)
         ]
 
-    engine, twin = (ToyEngine(5, table=table, end_tokens=(end,)) for _ in range(2))
+    engine, other = (ToyEngine(5, table=table, end_tokens=(end,)) for _ in range(2))
     got = generate(
-        engine, PROMPT, draft=ModelDraft(twin, engine), max_draft_tokens=max_draft_tokens
+        engine, PROMPT, draft=ModelDraft(other, engine), max_draft_tokens=max_draft_tokens
     )
     assert got.tokens == (2, 3, 0, 1, 2, 3, end)
     assert got.text == "cdabcd"
@@ -116,7 +116,7 @@ def test_an_end_token_inside_a_block(max_draft_tokens: int) -> None:
     on = generate(
         engine,
         PROMPT,
-        draft=ModelDraft(twin, engine),
+        draft=ModelDraft(other, engine),
         max_draft_tokens=max_draft_tokens,
         stop=StopConditions(ignore_end=True, max_tokens=10),
     )

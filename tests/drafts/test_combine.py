@@ -289,7 +289,7 @@ class Noted(NoDraft):
         self._note("observe")
 
     def observe_logits(self, context, verified):
-        self._note("look back")
+        self._note("observe logits")
 
     def close(self, context):
         self._note("close")
@@ -307,7 +307,7 @@ def test_every_part_is_told_everything_once() -> None:
     draft.observe(one, [1])
     draft.close(one)
     draft.release()
-    told = ["open", "prefill", "look back", "observe", "close", "release"]
+    told = ["open", "prefill", "observe logits", "observe", "close", "release"]
     assert [part.notes for part in parts] == [told, told]
 
 
@@ -421,14 +421,14 @@ def test_a_model_s_distributions_behind_drafted_tokens_are_those_of_a_fresh_one(
     for turn in range(80):
         committed = [*one.history.tokens, *drafted]
         fresh = ModelDraft(engine, engine)
-        twin = context(sampling=sampling, tokens=committed)
-        fresh.open(twin)
+        other = context(sampling=sampling, tokens=committed)
+        fresh.open(other)
         [distribution], [expected] = (
             draft.next_distributions([one], [drafted]),
-            fresh.next_distributions([twin], [[]]),
+            fresh.next_distributions([other], [[]]),
         )
         assert distribution.items() == expected.items()
-        fresh.close(twin)
+        fresh.close(other)
         assert draft.pending_tokens(one) <= 1 + turn
         if source.random() < 0.3:
             drafted = [source.randrange(3) for _ in range(source.randint(1, 3))]

@@ -80,15 +80,15 @@ def test_several_sequences_are_drafted_in_one_forward_each_step() -> None:
     assert engine.forwards - before == max(len(p.tokens) for p in proposals)
     for one, proposal in zip(contexts, proposals, strict=True):
         alone = ModelDraft(ToyEngine(8, seed=3), engine)
-        twin = context(one.history.tokens)
-        opened(alone, twin)
-        assert alone.propose([twin], [len(proposal.tokens)])[0].tokens == proposal.tokens
+        other = context(one.history.tokens)
+        opened(alone, other)
+        assert alone.propose([other], [len(proposal.tokens)])[0].tokens == proposal.tokens
 
 
 def test_the_cache_is_caught_up_after_pauses_and_rejections() -> None:
     """After any history of drafting, the next proposal is that of a draft that starts afresh, and
     only what is missing is fed."""
-    # It looks back far, or a wrong token left in the cache would not show.
+    # It reads far back, or a wrong token left in the cache would not show.
     engine, random = ToyEngine(8, seed=3, order=40), np.random.default_rng(0)
     draft, one = ModelDraft(engine, engine), context([1, 2, 3])
     opened(draft, one)
@@ -112,10 +112,10 @@ def test_the_cache_is_caught_up_after_pauses_and_rejections() -> None:
         [proposal] = draft.propose([one], [1])
         assert engine.rows_fed - before == len(one.history) - common
         assert draft._states[one].sequence.tokens == one.history.tokens
-        fresh, twin = ModelDraft(engine, engine), context(one.history.tokens)
-        opened(fresh, twin)
-        assert fresh.propose([twin], [1])[0].tokens == proposal.tokens
-        fresh.close(twin)
+        fresh, other = ModelDraft(engine, engine), context(one.history.tokens)
+        opened(fresh, other)
+        assert fresh.propose([other], [1])[0].tokens == proposal.tokens
+        fresh.close(other)
 
 
 def test_its_own_context_limits_only_the_sequence_that_reaches_it(caplog) -> None:

@@ -274,10 +274,10 @@ def test_the_cache_is_caught_up_after_pauses_and_rejections() -> None:
         [proposal] = draft.propose([one], [1])
         assert engine.rows_fed - before == len(wanted) - common
         assert draft._states[one].sequence.tokens == wanted
-        fresh, twin = SharedDraft(engine, target()), context(one.history.tokens)
-        opened(fresh, twin)
-        assert fresh.propose([twin], [1])[0].tokens == proposal.tokens
-        fresh.close(twin)
+        fresh, other = SharedDraft(engine, target()), context(one.history.tokens)
+        opened(fresh, other)
+        assert fresh.propose([other], [1])[0].tokens == proposal.tokens
+        fresh.close(other)
     draft.close(one)
     assert engine.sequences_open == 0
 
@@ -305,9 +305,9 @@ def test_several_sequences_are_drafted_in_one_forward_each_step() -> None:
     proposals = draft.propose(contexts, [4, 2, 3])
     assert engine.forwards - before == max(len(p.tokens) for p in proposals)
     for one, proposal in zip(contexts, proposals, strict=True):
-        alone, twin = SharedDraft(draft_model(), target()), context(one.history.tokens)
-        opened(alone, twin)
-        assert alone.propose([twin], [len(proposal.tokens)])[0].tokens == proposal.tokens
+        alone, other = SharedDraft(draft_model(), target()), context(one.history.tokens)
+        opened(alone, other)
+        assert alone.propose([other], [len(proposal.tokens)])[0].tokens == proposal.tokens
 
 
 def test_a_prompt_of_which_the_draft_reads_nothing_is_not_followed() -> None:

@@ -112,7 +112,7 @@ def test_nothing_is_offered_where_the_text_would_have_joined_what_is_committed()
     assert proposed(alone, [3, 0], 3) == (1, 3, 0)
 
 
-def test_it_looks_back_so_far_and_no_further_than_a_control_token() -> None:
+def test_it_reads_back_so_far_and_no_further_than_a_control_token() -> None:
     ours = model([b"a", b"b", b"c", b"abc", "<user>"], seed=1)
     for committed, look_behind, offered in (
         ([2, 0, 1], 10, ()),

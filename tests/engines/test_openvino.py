@@ -94,14 +94,14 @@ class TestScoring:
             trunk, used = engine.open(), engine.cache.blocks
             engine.score([Job(trunk, [5] * (2 * BLOCK + 3))])
             assert used.used == 3
-            twins = [trunk.fork(), trunk.fork()]
+            forks = [trunk.fork(), trunk.fork()]
             assert used.used == 3
-            engine.score([Job(fork, [6]) for fork in twins])
+            engine.score([Job(fork, [6]) for fork in forks])
             assert used.used == 5
             assert engine.metadata()["cache_used_bytes"] == 5 * engine.cache.block_bytes
             trunk.close()
             assert used.used == 4
-            for fork in twins:
+            for fork in forks:
                 fork.close()
             assert used.used == 0
 

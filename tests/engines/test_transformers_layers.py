@@ -118,7 +118,7 @@ def test_a_part_sees_the_target_s_entries_and_its_own_behind_them(target, kept) 
 
 def test_the_target_s_rows_are_the_same_to_the_bit_after_any_drafting(target) -> None:
     """Rounds of drafting, scoring chains and trees, rejecting, forking and rewinding, in two
-    sequences; a twin that never saw a draft scores the same jobs."""
+    sequences; a control that never saw a draft scores the same jobs."""
     chosen = random.Random(4)
     part = PartialEngine(target, (0, 2))
     seen, unseen = [target.open(), target.open()], [target.open(), target.open()]

@@ -139,7 +139,7 @@ def test_a_map_of_dflash_is_vllms_alone() -> None:
 
 
 def test_what_is_wrong_stops_all_or_those_that_mind() -> None:
-    broken = replace(EAGLE3, problems=(Problem("It is broken.", "Mend it.", fatal=True),))
+    broken = replace(EAGLE3, problems=(Problem("It is broken.", "Repair it.", fatal=True),))
     assert {loads(broken, engine).reason for engine in VERSIONS} == {"It is broken."}
     some = replace(EAGLE3, problems=(Problem("Tied.", "Untie it.", stops=("sglang",)),))
     assert loads(some, "sglang").reason == "Tied."

@@ -318,7 +318,7 @@ def test_acceptance_is_counted_by_temperature(llama: Any) -> None:
 
 @pytest.mark.usefixtures("eager")
 def test_what_was_counted_reaches_the_next_call_where_that_is_asked(llama: Any) -> None:
-    def chances(share: bool) -> tuple[list[float], list[float]]:
+    def counted(share: bool) -> tuple[list[float], list[float]]:
         drafts = paceline_drafts("lookup", share=share)
         found = []
         for _ in range(2):
@@ -326,11 +326,11 @@ def test_what_was_counted_reaches_the_next_call_where_that_is_asked(llama: Any) 
             llama.generate(PROMPT, custom_generate=drafts, **GREEDY)
             server = drafts._server(llama)
             known = server.policy._shared.get(("lookup", 0.0))
-            found.append([] if known is None else known.chances)
+            found.append([] if known is None else known.probabilities)
         return found[0], found[1]
 
-    assert chances(share=False) == ([], [])
-    first, second = chances(share=True)
+    assert counted(share=False) == ([], [])
+    first, second = counted(share=True)
     assert first
     assert first != second
 

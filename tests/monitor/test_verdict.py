@@ -168,7 +168,7 @@ def idle_drafts(one: Window, value: float | None) -> Window:
     ("value", "fact"), [(0.0, "No token was drafted"), (None, "The server counts no drafts")]
 )
 def test_a_server_that_drafts_nothing_is_not_breaking_even(value: float | None, fact: str) -> None:
-    """As fast as its twin, for its drafts are off."""
+    """As fast as its control server, for its drafts are off."""
     on, off = (window(seed, drafts=False, spread=0.05, seconds=300) for seed in (0, 1))
     found = judge(idle_drafts(on, value), baseline=[off])
     assert found.speedup is not None

@@ -15,7 +15,7 @@ from paceline.policy.adaptive import Source
 from paceline.policy.break_even import Prices, speed_up
 from paceline.policy.costs import Costs, Point
 
-FACTS = {
+METADATA = {
     "lookup": {"draft": "lookup"},
     "d": {"draft": "model", "model": "d", "path": "/m/d"},
     "dear": {"draft": "model", "model": "dear"},
@@ -48,7 +48,7 @@ def decided(
     )
     free = {"lookup": Source("lookup", previewable=True, has_confidence=True)}
     sources = [free.get(name) or Source(name, costs=DRAFTS[name]) for name in names]
-    plan = decide_costs(make_plan(costs, sources, acceptances), TARGET, FACTS, file="c.json")
+    plan = decide_costs(make_plan(costs, sources, acceptances), TARGET, METADATA, file="c.json")
     assert decode_plan(json.dumps(plan.as_json())) == plan
     return plan
 
@@ -134,12 +134,12 @@ def test_less_than_5_percent_is_baseline_decoding() -> None:
 
 
 def test_where_a_model_lies_is_not_told_by_costs() -> None:
-    metadata = FACTS["d"]
-    FACTS["d"] = {"draft": "eagle3", "model": "EAGLE-3 for t"}
+    metadata = METADATA["d"]
+    METADATA["d"] = {"draft": "eagle3", "model": "EAGLE-3 for t"}
     try:
         plan = decided("d", acceptances=(0.9,))
     finally:
-        FACTS["d"] = metadata
+        METADATA["d"] = metadata
     assert plan.draft is not None
     assert (plan.draft.kind, plan.draft.model) == ("eagle3", None)
     assert "EAGLE-3 for t is its name only." in plan.notes[-1]

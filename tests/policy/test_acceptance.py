@@ -34,10 +34,10 @@ def test_acceptance_is_the_product_over_positions() -> None:
 
 def test_longer_matches_are_trusted_more_before_anything_was_counted() -> None:
     known = Acceptance(Shared(has_confidence=True))
-    chances = [known.probabilities(length, 1)[0] for length in range(1, 40)]
-    assert chances == sorted(chances)
-    assert chances[0] < 0.3
-    assert chances[-1] > 0.85
+    probabilities = [known.probabilities(length, 1)[0] for length in range(1, 40)]
+    assert probabilities == sorted(probabilities)
+    assert probabilities[0] < 0.3
+    assert probabilities[-1] > 0.85
 
 
 def test_tokens_behind_the_first_wrong_one_are_not_judged() -> None:

@@ -25,11 +25,11 @@ def acceptance(source: random.Random, positions: int) -> list[float]:
 @pytest.mark.parametrize("seed", range(20))
 def test_one_sequence_gets_the_best_of_all_limits(seed: int) -> None:
     source = random.Random(seed)
-    table, chances = jagged(8, source), acceptance(source, 6)
-    rate, limit = allocate.for_one(chances, table, 0.02, 0.05)
+    table, probabilities = jagged(8, source), acceptance(source, 6)
+    rate, limit = allocate.for_one(probabilities, table, 0.02, 0.05)
     every = {
-        k: (1 + sum(chances[:k])) / (table[k + 1] + 0.02 + 0.05 * k)
-        for k in range(1, len(chances) + 1)
+        k: (1 + sum(probabilities[:k])) / (table[k + 1] + 0.02 + 0.05 * k)
+        for k in range(1, len(probabilities) + 1)
     }
     assert limit == max(every, key=every.get)
     assert rate == pytest.approx(every[limit])
@@ -60,15 +60,15 @@ def test_the_end_of_a_step_is_preferred() -> None:
 def test_a_batch_gets_the_best_of_all_allotments(seed: int) -> None:
     source = random.Random(seed)
     table = jagged(12, source)
-    chances = [acceptance(source, 3) for _ in range(3)]
-    plan = allocate.for_batch(chances, table)
+    probabilities = [acceptance(source, 3) for _ in range(3)]
+    plan = allocate.for_batch(probabilities, table)
     best = 0.0
     for limits in itertools.product(range(4), repeat=3):
         if not any(limits):
             continue
-        tokens = 3 + sum(sum(chances[i][:k]) for i, k in enumerate(limits))
+        tokens = 3 + sum(sum(probabilities[i][:k]) for i, k in enumerate(limits))
         best = max(best, tokens / table[3 + sum(limits)])
-    tokens = 3 + sum(sum(chances[i][:k]) for i, k in enumerate(plan.limits))
+    tokens = 3 + sum(sum(probabilities[i][:k]) for i, k in enumerate(plan.limits))
     assert plan.rate == pytest.approx(best)
     assert tokens / table[3 + sum(plan.limits)] == pytest.approx(best)
 
@@ -82,14 +82,14 @@ def test_equally_likely_tokens_are_taken_in_order() -> None:
 def test_a_drafted_batch_gets_the_best_common_limit(seed: int) -> None:
     source = random.Random(seed)
     table = jagged(12, source)
-    chances = [acceptance(source, 3) for _ in range(3)]
+    probabilities = [acceptance(source, 3) for _ in range(3)]
     first, step = [0.0, 0.05, 0.06, 0.07], [0.0, 0.1, 0.15, 0.2]
-    plan = allocate.for_drafted_batch(chances, table, first, step)
+    plan = allocate.for_drafted_batch(probabilities, table, first, step)
     best = 0.0
     for limit in (1, 2, 3):
         for count in (1, 2, 3):
             for chosen in itertools.combinations(range(3), count):
-                tokens = 3 + sum(sum(chances[i][:limit]) for i in chosen)
+                tokens = 3 + sum(sum(probabilities[i][:limit]) for i in chosen)
                 seconds = table[3 + limit * count] + first[count] + limit * step[count]
                 best = max(best, tokens / seconds)
     assert plan.rate == pytest.approx(best)

@@ -216,8 +216,8 @@ def test_looping_answers_are_said_to_flatter_drafts() -> None:
 
 
 def test_configurations_that_are_as_fast_are_said_to_be() -> None:
-    twin = drafted("lookup -n 3 again", 3)
-    result = bench((BASELINE, EVERY[2], twin))
+    again = drafted("lookup -n 3 again", 3)
+    result = bench((BASELINE, EVERY[2], again))
     assert "is not clearly faster than lookup -n 3" in said(result)
     assert "not clearly faster" not in said(bench((BASELINE, EVERY[1], EVERY[2]), each=20))
 

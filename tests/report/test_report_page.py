@@ -119,7 +119,7 @@ def test_tables_have_heads_with_a_scope_and_the_page_a_language(whole: str) -> N
     )
 
 
-def test_all_facts_stand_on_the_page() -> None:
+def test_all_metadata_stand_on_the_page() -> None:
     report = report_of([BenchSummary("0.jsonl", bench((*EVERY, AUTO, LOSSY)))])
     found = Elements(render.html(report))
     pairs = [

@@ -101,10 +101,10 @@ SHAPES = {
     "three, then one": (-1, -1, -1, 1, 3),
 }
 # vocabulary, target's support, draft's support
-LAWS = [(3, 3, 3), (3, 1, 3), (4, 2, 3), (4, 4, 2), (3, 3, 1)]
+DISTRIBUTIONS = [(3, 3, 3), (3, 1, 3), (4, 2, 3), (4, 4, 2), (3, 3, 1)]
 
 
-@pytest.mark.parametrize("distributions", LAWS, ids=str)
+@pytest.mark.parametrize("distributions", DISTRIBUTIONS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("verifier", TREES, ids=lambda verifier: verifier.name)
