@@ -19,7 +19,7 @@ IDENTIFIERS = re.compile(
     r"(?<![a-z])(laws?|chances?|foreseeable|foreseen|foresee|look_back|looks_back"
     r"|draft_limit|survivals?|departures?|accounts?|notices?|remarks?|facts|cure|times_plain"
     r"|equal_to_plain|stretch(?:es)?|spans?|mend|mended|quicken|hope|lap|twins?|trial|settle"
-    r"|outright|endpoints?)(?![a-z])",
+    r"|outright)(?![a-z])",
     re.IGNORECASE,
 )
 # Words in messages, comments and documents.
@@ -32,7 +32,7 @@ PROSE = re.compile(
 KEPT = {
     # field's own terms that look like ours
     "service_account", "ServiceAccount", "automountServiceAccountToken", "account_for",
-    "entry_points", "endpoint_url", "api_endpoint",
+    "entry_points",
 }  # fmt: skip
 SKIPPED = ("CHANGELOG.md", "docs/log.md", "docs/glossary.md", "scripts/old_words.py")
 LAYER_LAW = re.compile(r"\b(layer laws?|laws? a reader|chain rule|is a law, and)\b", re.IGNORECASE)

@@ -146,7 +146,7 @@ def _continued(
 
 
 def sample_round(*, max_draft_tokens: int = 0, accepted: int = 0, **changes: Any) -> Round:
-    """A round of one sequence, for testing what reads rounds: a plain one, or one in which
+    """A round of one sequence, for testing what reads rounds: one without a draft, or one in which
     a draft offered `max_draft_tokens` tokens. `changes` are fields of `Round`.
 
     >>> sample_round(max_draft_tokens=3, accepted=1).emitted

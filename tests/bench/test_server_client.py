@@ -165,7 +165,9 @@ def test_drafts_that_a_server_tells_with_its_answer_are_kept() -> None:
 
 
 def test_events_are_cut_at_newlines_only_and_survive_any_cut_of_the_bytes() -> None:
-    text = 'data: {"a": "one\u2028two\x85"}\r\n\r\n: a comment\ndata: x\ndata: y\n\ndata: [DONE]\n\n'
+    text = (
+        'data: {"a": "one\u2028two\x85"}\r\n\r\n: a comment\ndata: x\ndata: y\n\ndata: [DONE]\n\n'
+    )
     expected = [("", '{"a": "one\u2028two\x85"}'), ("", "x\ny"), ("", "[DONE]")]
     data = text.encode()
     for size in range(1, len(data) + 1):

@@ -57,7 +57,7 @@ def test_a_broken_line_is_named_and_the_others_are_kept(read) -> None:
         "Line 2 is not JSON.",
         "Line 5 has neither a prompt text nor messages.",
         "Line 6 has an empty prompt.",
-        "Line 7 is no JSON object.",
+        "Line 7 is not a JSON object.",
         "Line 8 has a message without role and content texts.",
         "Line 9 has both a prompt and messages.",
         "Line 10 has neither a prompt text nor messages.",
@@ -83,7 +83,7 @@ def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
     workload = find_workload(str(path))
     assert len(workload.prompts) == 1
     assert workload.skipped == (
-        "Line 1 is no UTF-8 text.",
+        "Line 1 is not UTF-8 text.",
         "Line 2 has a character that is no text.",
     )
 
@@ -259,9 +259,9 @@ REFUSED = [
     ({"prompt": "x", "id": "\ud800"}, "has a character that is no text"),
     ({"custom_id": "a", "url": "/\ud800", "body": ASKED}, "asks /?"),
     (f'{{"prompt": "x", "n": {"9" * 5000}}}', "is not JSON"),
-    ({"request": "GET /"}, "has a request that is no JSON object"),
+    ({"request": "GET /"}, "has a request that is not a JSON object"),
     ({"request": ASKED, "response": 7}, "has a response of another form (int)"),
-    ({"request": ASKED, "response": {"choices": [7]}}, "has a choice that is no JSON object"),
+    ({"request": ASKED, "response": {"choices": [7]}}, "has a choice that is not a JSON object"),
     ({"request": ASKED, "response": {"choices": [{}]}}, "has a choice without a message"),
     ({"turns": "Why?"}, "has turns that are no list of texts"),
     ({"turns": ["a", "b", "c"]}, "has 3 turns"),

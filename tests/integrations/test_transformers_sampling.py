@@ -144,7 +144,7 @@ def test_the_enumeration_finds_a_draft_that_is_taken_too_often(
 
 def test_the_policy_doesn_t_bend_the_distribution(model: Any) -> None:
     """Under a shared policy its limits depend on earlier texts, so draws are counted: 250 texts,
-    chi-square over the four pairs of last tokens. With another seed it would fail by chance in 1 of
+    chi-square over the four pairs of last tokens. With another seed it would fail at random in 1 of
     10,000 runs; the seed is fixed, and so are the seconds."""
     settings = SAMPLED | {"max_new_tokens": 4, "temperature": 0.9}
     drafts = paceline_drafts(share=True)

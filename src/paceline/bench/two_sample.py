@@ -1,4 +1,4 @@
-"""At temperature above 0: may plain and drafted texts come from one distribution?
+"""At temperature above 0: may texts with and without a draft come from one distribution?
 
 Tokens within a text depend on each other, so that a chi-square test of all tokens finds
 differences where there are none. Texts of different pairs don't. If both halves of a pair are
@@ -6,9 +6,9 @@ drawn from one distribution with independent random numbers, swapping them chang
 the distribution of the data; so the statistic is compared with itself after such swaps, pair by
 pair by the toss of a coin (a permutation test, Fisher 1935; exact at any number of pairs).
 
-Statistic: Σ over kinds of token of (plain - drafted)² / (plain + drafted), counts over all texts;
-it is the chi-square distance of two samples of one size. Kinds seen fewer than RARE times count
-as one kind. It sees tokens, and how many there are; not their order.
+Statistic: Σ over kinds of token of (baseline - drafted)² / (baseline + drafted), counts over all
+texts; it is the chi-square distance of two samples of one size. Kinds seen fewer than RARE times
+count as one kind. It sees tokens, and how many there are; not their order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 RARE = 10
 LEAST_PAIRS = 6
-"""With fewer, even the most extreme of the 2ⁿ ways to swap comes up by chance too often: swapping
+"""With fewer, even the most extreme of the 2ⁿ ways to swap comes up at random too often: swapping
 all of them leaves the statistic as it is, so that no p-value is below 2 / 2ⁿ."""
 
 LEVEL = 0.05
@@ -91,7 +91,7 @@ def two_sample(
     permutations: int = PERMUTATIONS,
     shares: Sequence[float] = SHARES,
 ) -> TwoSample | None:
-    """Compare the tokens of plain (first of each pair) and of drafted decoding (second).
+    """Compare the tokens without a draft (first of each pair) and with one (second).
 
     pairs     one per prompt and repeat; all texts drawn with independent random numbers
     shares    changes that might have been found, ascending; the search for the smallest takes most
@@ -120,7 +120,7 @@ def two_sample(
 
 @dataclass(frozen=True, slots=True)
 class _Data:
-    """All tokens: the pair and the half (0 plain, 1 drafted) each stands in, and its kind.
+    """All tokens: the pair and the half (0 ordinary, 1 drafted) each stands in, and its kind.
 
     totals    count of each kind over everything
     of_seen   the kind of each different token that was seen
@@ -192,7 +192,7 @@ def _power_share(
 def _is_found(data: _Data, share: float, level: float, rng: np.random.Generator) -> bool:
     """Whether a change of a share of the drafted tokens is found in POWER of SIMULATIONS.
 
-    Each of them swaps pairs by chance, which makes data without a difference out of these, then
+    Each of them swaps pairs at random, which makes data without a difference out of these, then
     replaces tokens of the second half. Rare kinds are those of the data as they are.
     """
     needed = int(np.ceil(POWER * SIMULATIONS))

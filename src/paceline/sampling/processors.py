@@ -1,5 +1,4 @@
-"""From a row of logits to a distribution, in one stated order, the same for plain and for drafted
-rows.
+"""From a row of logits to a distribution, in one stated order, with a draft and without.
 
 On the logits: repetition penalty → presence and frequency penalties → logit bias → banned and
 allowed tokens → banned sequences → minimum tokens. Masks come last, so that nothing brings a

@@ -33,13 +33,13 @@ _WARM_UP_TOKENS = 8
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One way to decode: drafts on offer, judged by a verifier. No drafts is plain.
+    """One way to decode: drafts on offer, judged by a verifier. No drafts is ordinary decoding.
 
     max_draft_tokens       asks the only draft in every round for so many tokens; None leaves it to
                            `policy`
     policy      makes the policy of one run, so that none begins with what another has counted
     engine      unless given, the bench's; `sampling` too
-    baseline    name of the plain configuration it is compared with: same engine, same sampling
+    baseline    name of what it is compared with: same engine, same sampling
     warm        drafts may remember earlier prompts
     costs       what `policy` goes by, for the record; `recorded_costs` if they were given
     """
@@ -132,7 +132,7 @@ def header_of(
 
 
 def with_baseline(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """The configurations, and before them the plain ones they are compared with."""
+    """The configurations, and before them the baselines they are compared with."""
     baseline = {
         one.baseline: Configuration(
             one.baseline, engine=one.engine, sampling=one.sampling, baseline=one.baseline
@@ -178,15 +178,15 @@ def run_bench(
     on_progress: Callable[[str, str], None] = lambda *_: None,
     keeper: Keeper | None = None,
 ) -> BenchResult:
-    """Decode every prompt plainly and in each configuration.
+    """Decode every prompt without drafts and in each configuration.
 
     Each prompt's runs follow one another, in an order drawn anew for each prompt, so that drift
     falls on all alike; every run starts with an empty sequence and a fresh draft state. A prompt
     that fails is left out of all configurations and named in `failed`. A prompt that follows
-    another is asked after the first plain configuration's answer to that one, in all alike.
+    another is asked after the first baseline's answer to that one, in all alike.
 
     on_progress    called with prompt and configuration when a run has been decoded
-    keeper         of these configurations with their plain ones (`header_of`, `with_baseline`);
+    keeper         of these configurations with their baselines (`header_of`, `with_baseline`);
                    filled as prompts finish, and what it has is not decoded again
     """
     sampling = sampling or Sampling()

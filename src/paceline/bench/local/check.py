@@ -1,7 +1,7 @@
 """Is the bookkeeping exact? Two tests on one text, both greedy.
 
 The target as its own draft: every token must be accepted. And plain text offered with a mistake in
-every block: every block is then partly rejected and rewound, and the text must still be plain's.
+every block: every block is then partly rejected and rewound, and the text must stay the same.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class FirstDifference:
     position        index of the first differing output token
     baseline_token     what ordinary decoding emitted there (None: it had ended)
     drafted_token   what drafted decoding emitted there (None: it had ended)
-    margin          plain's top-2 logit gap there; None if plain had ended
-    movement        largest change of a top-2 gap that width alone caused in plain's output
+    margin          the baseline's top-2 logit gap there; None if it had ended
+    movement        largest change of a top-2 gap that width alone caused in the baseline's output
     numeric         whether width alone can explain the difference; otherwise it is a fault
     """
 

@@ -88,7 +88,7 @@ class BenchResult:
         ]
 
     def _is_whole(self, run: Run) -> bool:
-        """Whether it was compared with plain's, where that is done."""
+        """Whether it was compared with the baseline's, where that is done."""
         one = self.configuration(run.configuration)
         return run.equal_to_baseline is not None or one.is_baseline or not one.greedy
 
@@ -103,7 +103,7 @@ class BenchResult:
         return BenchResult(self.header, runs, self.failed)
 
     def asked(self, prompt: WorkloadPrompt) -> WorkloadPrompt:
-        """The prompt as it is asked: a later turn after the first plain configuration's answer to
+        """The prompt as it is asked: a later turn after the first baseline's answer to
         the turn before, in all configurations alike. Raises DataError if there is none."""
         if prompt.follows is None:
             return prompt

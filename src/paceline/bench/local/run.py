@@ -31,11 +31,10 @@ _SECONDS_DIGITS = 7  # a tenth of a microsecond, which is what clocks tell here
 class Described:
     """One configuration of a bench.
 
-    baseline    the plain configuration that it is compared with: same engine, same sampling. A
-                plain one is its own
+    baseline    what it is compared with: same engine, same sampling. A baseline is its own
     target      the engine's facts
     max_draft_tokens       most tokens a round; None is left to the policy (`auto`)
-    verifier    name; None for a plain one
+    verifier    name; None for a baseline
     lossy       whether the verifier gives up the target's distribution, and `gives_up` what of it
     warm        whether a draft may remember earlier prompts
     chains_for_trees    whether the first branch may stand for a tree

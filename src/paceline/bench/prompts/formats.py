@@ -118,7 +118,7 @@ def _rows(data: bytes) -> tuple[dict[int, Any], dict[int, str]]:
         try:
             rows[number] = json.loads(line.decode("utf-8"))
         except UnicodeDecodeError:
-            skipped[number] = "is no UTF-8 text"
+            skipped[number] = "is not UTF-8 text"
         except (ValueError, RecursionError):
             streamed = line.startswith((b"data:", b"event:"))
             skipped[number] = "is a streaming chunk" if streamed else "is not JSON"

@@ -49,7 +49,7 @@ class PromptLine:
     cut          the answer ended at its most tokens
     raw          the prompt was continued as it stood; None: the line doesn't say
     settings     names of the request's own settings
-    notes      keys of REMARKS: what has to be said of such lines, once for the file
+    notes      keys of NOTES: what has to be said of such lines, once for the file
     """
 
     messages: tuple[Message, ...]
@@ -90,7 +90,7 @@ def is_batch_output(row: Any) -> bool:
 def read_line(row: Any, response: Any = None) -> PromptLine:
     """A line's content. `response` is the one of its batch output line, if that was found."""
     if not isinstance(row, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     if "turns" in row:
         return _named(_question(row), row)
     if is_batch_output(row):
@@ -148,7 +148,7 @@ def _request(row: dict[str, Any]) -> dict[str, Any]:
         if key in found:
             inner = _unpacked(found[key], _REQUESTS)
             if not isinstance(inner, dict):
-                raise ValueError(f"has a {key} that is no JSON object")
+                raise ValueError(f"has a {key} that is not a JSON object")
             found = inner
     if isinstance(row.get("model_parameters"), dict):  # LiteLLM keeps tools and settings there
         found = {**row["model_parameters"], **found}
@@ -295,7 +295,7 @@ def _is_chunk(response: Any) -> bool:
 def _of_choices(choices: list[Any]) -> PromptAnswer:
     first = choices[0]
     if not isinstance(first, dict):
-        raise ValueError("has a choice that is no JSON object")
+        raise ValueError("has a choice that is not a JSON object")
     some = ("several",) if len(choices) > 1 else ()
     cut = first.get("finish_reason") == "length"
     if isinstance(first.get("text"), str):

@@ -121,7 +121,7 @@ class AnswerReading:
             self.take_event(name, text, now)
 
     def take_event(self, name: str, data: str, now: float) -> None:
-        """Raises BadAnswer for an event that tells of an error, or is no JSON."""
+        """Raises BadAnswer for an event that tells of an error, or is not JSON."""
         if data.strip() == "[DONE]":
             self.done = True
             return

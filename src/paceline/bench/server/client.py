@@ -75,7 +75,7 @@ class ServerClient:
         if answer.failure is not None:
             raise ServerError(
                 f"{self.served.url} gives no answer to a first request: {answer.failure}.",
-                "Mend that, then measure.",
+                "Repair that, then measure.",
             )
         self.counts_tokens = answer.output_tokens is not None
         return answer

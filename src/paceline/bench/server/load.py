@@ -165,7 +165,7 @@ class _Run:
                 raise ServerError(
                     f"{self._endpoint.served.url} failed {_FAILURES_IN_A_ROW} times in a row; the "
                     f"last answer: {answer.failure}.",
-                    "Mend that, then start the same command again: it goes on from there.",
+                    "Repair that, then start the same command again: it goes on from there.",
                 )
 
     async def _counted(self, before: Counters | None) -> Counters | None:
