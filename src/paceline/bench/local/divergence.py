@@ -40,6 +40,7 @@ class FirstDifference:
 
     @property
     def verdict(self) -> str:
+        """Whether rounding explains it."""
         return "numeric" if self.numeric else "fault"
 
     def sentence(self, *, exact: bool = True) -> str:

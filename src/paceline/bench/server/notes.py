@@ -8,10 +8,12 @@ from paceline.monitor.dialects import dialect_named
 
 
 def title(server: str) -> str:
+    """A server as sentences call it."""
     return {FIRST: "endpoint", AGAINST: "the other"}[server]
 
 
 def rate_words(accepted: float, drafted: float) -> str:
+    """The acceptance rate in words."""
     if not drafted:
         return "none drafted"
     return f"acceptance rate {accepted / drafted:.0%} of {drafted:.0f} drafted tokens"
