@@ -39,7 +39,7 @@ __all__ = ["last_line", "ops", "ov", "own_tensor", "paged_attention_transformati
 
 
 def own_tensor(array: Array, kind: ov.Type, shape: ov.Shape) -> ov.Tensor:
-    """Numbers of any shape as a tensor in memory of OpenVINO's own; one made of an array only points
+    """Numbers of any shape as a tensor in memory of OpenVINO's: one made of an array only points
     to it."""
     own = ov.Tensor(kind, shape)
     ov.Tensor(array, shape, kind).copy_to(own)
