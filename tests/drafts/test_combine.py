@@ -343,7 +343,7 @@ def test_combinations_are_written_on_the_command_line() -> None:
         "mixture:calibrate=maybe,lookup+toy:2": "calibrate is 'maybe'. It must be yes or no",
         "mixture:wieght=1,lookup+toy:2": "no option of the draft 'mixture' named 'wieght'",
         "mixture:lookup+toy:2+toy:3": "mixture of 3 drafts",
-        "first:weight=1,lookup+toy:2": "no option of the draft 'first' named 'weight'",
+        "first:weight=1,lookup+toy:2": "The draft 'first' has no option 'weight'",
         "model:calibrate=1,toy:2": "calibrate is '1'",
         "first:lookup": "made of 1 part",
         "first:": "made of drafts, joined by",

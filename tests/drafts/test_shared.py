@@ -418,7 +418,7 @@ def test_the_command_line_s_words_for_it() -> None:
     draft = create_draft("shared:somewhere", ours, loader=lambda name: engine)
     assert draft.metadata()["fit"].startswith("4 tokens are shared: 80 % of the target's 5")
     assert draft.engine is engine
-    with pytest.raises(SettingError, match="no option of the draft 'shared' named 'share'"):
+    with pytest.raises(SettingError, match="The draft 'shared' has no option 'share'"):
         create_draft("shared:share=1,somewhere", ours, loader=lambda name: engine)
     with pytest.raises(PairError, match="text:MODEL"):
         create_draft("shared:somewhere", ours, loader=lambda name: model([b"q", b"r"]))
