@@ -189,7 +189,9 @@ def whole_lines(path: Path) -> list[Line]:
                 lines.append(Line(number, start, part.decode("utf-8")))
             start += len(part) + 1
         return lines
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DataError(f"{path} can't be read: {error.strerror}.", "Give another file.") from None
+    except UnicodeDecodeError as error:
         raise DataError(f"{path} can't be read: {error}.", "Give another file.") from None
 
 

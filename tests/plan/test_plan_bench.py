@@ -210,7 +210,7 @@ def test_what_does_not_clearly_pay_is_baseline_decoding(gains: list[float], why:
     assert plan.expected.gain is None
     assert plan.expected.acceptance_at == ()
     assert plan.notes[0].startswith(why)
-    assert "lookup -n 3, came to" in plan.notes[0]
+    assert "is lookup -n 3, speedup" in plan.notes[0]
     assert plan.measured.configuration == "baseline"
     assert plan.measured.prompts == 12
 
@@ -221,9 +221,8 @@ def test_one_prompt_is_no_evidence() -> None:
     plan = checked(decide_bench(bench([BASELINE, one], runs)))
     assert plan.draft is None
     assert plan.notes[0] == (
-        "Ordinary decoding, because one prompt is no evidence: the best to choose from, "
-        "lookup -n 3, "
-        "came to speedup 4.00 (one prompt: no interval)."
+        "Ordinary decoding, because one prompt is no evidence: the best to choose from is "
+        "lookup -n 3, speedup 4.00 (one prompt: no interval)."
     )
 
 

@@ -129,7 +129,7 @@ def test_less_than_5_percent_is_baseline_decoding() -> None:
     assert plan.expected.gain is None
     assert plan.notes[2].startswith(
         "Ordinary decoding, because less than 5 % is more than predictions can tell: the best to "
-        "choose from, d, came to speedup 1.0"
+        "choose from is d, speedup 1.0"
     )
 
 

@@ -292,7 +292,7 @@ def _ratio(gain: Gain) -> Ratio:
 
 def _why_ordinary(evidence: Evidence, name: str, gain: Gain) -> str:
     """Why the best is not chosen."""
-    said = f"the best to choose from, {name}, came to {evidence.said(gain)}"
+    said = f"the best to choose from is {name}, {evidence.said(gain)}"
     if not evidence.single or surely(gain):
         why = "less than 5 % is more than predictions can tell"
     elif gain.low is None:
