@@ -198,7 +198,7 @@ def test_the_fastest_that_pays_is_chosen_and_its_worst_category_named() -> None:
 @pytest.mark.parametrize(
     ("gains", "why"),
     [
-        ([0.8, 0.9], "Ordinary decoding, because no draft pays: the best to choose from, "),
+        ([0.8, 0.9], "Ordinary decoding, because no draft pays: the best to choose from is "),
         ([0.8, 1.4], "Ordinary decoding, because the interval reaches 1, which is no evidence: "),
         ([1.0], "Ordinary decoding, because the interval reaches 1"),
     ],

@@ -169,7 +169,7 @@ def test_where_it_pays_from_some_batch_on_the_figures_are_of_that_one() -> None:
         (
             0.8,
             0.05,
-            "because no draft pays: the best to choose from, lookup:3 at ",
+            "because no draft pays: the best to choose from is lookup:3 at ",
         ),
         (1.2, 0.25, "because the interval reaches 1, which is no evidence: "),
         (

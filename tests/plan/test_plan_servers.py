@@ -194,7 +194,7 @@ def test_what_does_not_clearly_pay_is_baseline_decoding(gain, spread, why) -> No
     plan = checked(decide_servers(live({1: gain}, counted(16), spread=spread), DRAFT, 4))
     assert (plan.draft, plan.max_draft_tokens, plan.mean_draft_tokens) == (None, 0, None)
     assert plan.expected.acceptance_at == ()
-    assert plan.notes[0].startswith(f"{why}the best to choose from, owner/draft with one client")
+    assert plan.notes[0].startswith(f"{why}the best to choose from is owner/draft with one client")
 
 
 def test_servers_the_wrong_way_round_are_refused() -> None:

@@ -42,7 +42,7 @@ PLAN = PlanDocument(
         prompts=12,
         tokens=600,
     ),
-    notes=("A note that is so long that it can't stand on one line of eighty columns, as many.",),
+    notes=("A sentence that is so long that it can't stand on one line of eighty columns, as many.",),
 )
 
 
@@ -66,7 +66,7 @@ def test_what_to_run_comes_first_and_nothing_is_left_out() -> None:
         "          12 prompts, 600 tokens, temperature 0.8, batch 1",
         "          vLLM, 0.32.0, A CPU, 2 cores",
         "",
-        "- A note that is so long that it can't stand on one line of eighty columns,",
+        "- A sentence that is so long that it can't stand on one line of eighty columns,",
         "  as many.",
     ]
 
