@@ -42,7 +42,9 @@ PLAN = PlanDocument(
         prompts=12,
         tokens=600,
     ),
-    notes=("A sentence that is so long that it can't stand on one line of eighty columns, as many.",),
+    notes=(
+        "A sentence that is so long that it can't stand on one line of eighty columns, as many.",
+    ),
 )
 
 
