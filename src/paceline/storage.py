@@ -191,8 +191,8 @@ def whole_lines(path: Path) -> list[Line]:
         return lines
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}.", "Give another file.") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} can't be read: {error}.", "Give another file.") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} can't be read: it is not UTF-8.", "Give another file.") from None
 
 
 def decode_struct(
@@ -225,7 +225,14 @@ def decode_struct(
     except msgspec.ValidationError as error:
         raise DataError(f"{name} can't be read: {_said(error, data)}.", hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{name} is not JSON: {error}.", hint) from None
+        raise DataError(f"{name} is not JSON: {not_json(error)}.", hint) from None
+
+
+def not_json(error: Exception) -> str:
+    """What is wrong with a text, of an error of msgspec's."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error).removeprefix("JSON is malformed: ").replace("Input data was", "it was")
 
 
 def _check_kind(data: Any, name: str, hint: str, kind: str, version: int | None) -> None:

@@ -529,3 +529,11 @@ def test_the_reader_of_a_pipe_may_go_away(monkeypatch) -> None:
     monkeypatch.setattr("paceline.cli.list_._lines", gone)
     monkeypatch.setattr("sys.stderr", io.StringIO())
     assert main(["list"]) == 1
+
+
+def test_costs_are_never_written_over_another_file(run) -> None:
+    Path("notes.txt").write_text("mine", encoding="utf-8")
+    code, _, err = run("profile", "toy:3", "--sweeps", "2", "-o", "notes.txt")
+    assert code == 2
+    assert "notes.txt is there already, and is not a file of costs." in err
+    assert Path("notes.txt").read_text(encoding="utf-8") == "mine"

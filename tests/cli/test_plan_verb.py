@@ -218,14 +218,14 @@ def test_other_files_are_refused_with_what_they_are(run, bench, replay) -> None:
     given = ("-n", "2", "--prompts", "prompts.jsonl", "--raw", "--max-tokens", "4")
     summary = run("bench", "toy:3", *given, "--json")[1]
     files = {
-        "plan.json": ("is a 'paceline plan', and no plan can", "It is a plan already."),
-        "costs.json": ("is a 'paceline costs'", "Take `paceline break-even --costs FILE`."),
-        "summary.json": ("is a 'paceline bench summary'", "It lacks the rounds"),
-        "break.json": ("is a 'paceline break-even'", "It is arithmetic already"),
-        "rounds.jsonl": ("is a 'paceline rounds'", "Give the bench that it was recorded"),
+        "plan.json": ("is a paceline plan file, and no plan can", "It is a plan already."),
+        "costs.json": ("is a paceline costs file", "Take `paceline break-even --costs FILE`."),
+        "summary.json": ("is a paceline bench summary file", "It lacks the rounds"),
+        "break.json": ("is a paceline break-even file", "It is arithmetic already"),
+        "rounds.jsonl": ("is a paceline rounds file", "Give the bench that it was recorded"),
         "other.json": ("is no file of Paceline's", "Give a file of `paceline bench -o`"),
         "list.json": ("is no file of Paceline's", "Give a file of"),
-        "printed.json": ("is a 'paceline server bench' as --json prints it", "Give a file"),
+        "printed.json": ("is a paceline server bench file as --json prints it", "Give a file"),
         "text.txt": ("is not JSON", "Give a file of"),
         "deep.json": ("is not JSON", "Give a file of"),
         "empty.json": ("is not JSON", "Give a file of"),

@@ -308,3 +308,14 @@ def test_a_path_without_a_tree_is_refused(engine: Engine) -> None:
     engine.score([Job(sequence, [1, 2, 3])])
     with pytest.raises(ValueError, match="none is held"):
         sequence.rewind(1, (0,))
+
+
+def test_a_tree_of_a_closed_engine_is_not_rewound(engine: Engine) -> None:
+    """Its memory is freed."""
+    if not engine.capabilities.trees:
+        pytest.skip("has no trees")
+    sequence = engine.open()
+    engine.score([Job(sequence, [1, 2, 3], parents=(-1, -1))])
+    engine.close()
+    with pytest.raises(ValueError, match="closed"):
+        sequence.rewind(2)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +108,30 @@ def test_damage_of_the_same_size_is_found_by_verifying(maker: Maker) -> None:
     assert maker.made == 2
 
 
-def test_another_process_that_was_first_is_replaced_by_a_whole_one(maker: Maker) -> None:
-    def slow(fresh: Path) -> None:
-        theirs.append(maker.get())
-        (fresh / "openvino_model.bin").write_bytes(b"later")
+def test_a_second_process_waits_for_the_first_and_takes_its_export(
+    maker: Maker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
 
-    theirs: list[Path] = []
-    made = export._cached(Path("m"), "m-a", {"sha256": "a"}, ("maker",), slow, "")
-    assert theirs == [made]
-    assert (made / "openvino_model.bin").read_bytes() == b"later"
-    assert export._is_sound(made, {"sha256": "a"}, {"maker": "1.0"}, verify=True)
-    assert [path.name for path in made.parent.iterdir()] == ["m-a"]
+    def slow(fresh: Path) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        (fresh / "openvino_model.bin").write_bytes(b"first")
+
+    def first() -> Path:
+        return export._cached(Path("m"), "m-a", {"sha256": "a"}, ("maker",), slow, "")
+
+    with ThreadPoolExecutor(2) as pool:
+        theirs = pool.submit(first)
+        assert begun.wait(20)
+        ours = pool.submit(maker.get)
+        time.sleep(0.1)
+        assert not ours.done()
+        go_on.set()
+        assert ours.result(20) == theirs.result(20)
+    assert maker.made == 0
+    assert (ours.result() / "openvino_model.bin").read_bytes() == b"first"
+    assert "Another process exports model.gguf" in capsys.readouterr().err
 
 
 def test_others_may_read_what_was_made(maker: Maker) -> None:

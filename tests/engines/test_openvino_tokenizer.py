@@ -63,6 +63,7 @@ ASKING = (
     "{% if tools is not none %}TOOLS{% endif %}{% if documents is not none %}PAPERS{% endif %}"
     "{{ messages | tojson(separators=(',', ':'), sort_keys=True) }}"
     "{{ messages | tojson(false, 1) }}"
+    "{{ messages | tojson(false, 2, (',', ':')) }}"
 )
 
 

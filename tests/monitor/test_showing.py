@@ -21,7 +21,7 @@ from paceline.monitor.counters import Counters
 from paceline.monitor.exporter import GAUGES, Exporter
 from paceline.monitor.text import block, document, warning
 from paceline.monitor.verdict import STATES, judge
-from paceline.monitor.window import Window, WindowFileHeader, read_windows
+from paceline.monitor.window import Window, WindowFileHeader, read_windows, record_windows
 
 
 def test_a_block_says_it_all_within_80_columns() -> None:
@@ -208,3 +208,22 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
         pytest.raises(SettingError, match="can't listen"),
     ):
         Exporter("127.0.0.1", first.port, {})
+
+
+def test_a_recording_goes_on_behind_its_last_whole_line_and_over_no_other_file(
+    tmp_path: Path,
+) -> None:
+    path, header = tmp_path / "w.jsonl", WindowFileHeader(("http://a/metrics",), "vLLM")
+    with record_windows(path, header) as file:
+        file.write({"a": 1})
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"torn')
+    record_windows(path, header).close()
+    assert path.read_bytes() == whole
+    path.write_bytes(whole[:20])
+    record_windows(path, header).close()
+    assert path.read_bytes() == whole.splitlines(keepends=True)[0]
+    path.write_bytes(b"my notes")
+    with pytest.raises(DataError, match="is not a paceline watch"):
+        record_windows(path, header)
+    assert path.read_bytes() == b"my notes"

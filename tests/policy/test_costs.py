@@ -107,6 +107,8 @@ def test_a_document_brings_back_the_same_costs(tmp_path) -> None:
         ({"points": [{**asdict(whole.points[0]), "rows": 1.5}]}, r"points\[0\].rows is 1.5"),
         ({"points": [{**asdict(whole.points[0]), "low": "x"}]}, r"points\[0\].low is 'x'"),
         ({"points": [{**asdict(whole.points[0]), "seconds": 0}]}, "is 0.0 seconds"),
+        ({"points": [{**asdict(whole.points[0]), "lo": 0.5}]}, r"points\[0\] has 'lo'"),
+        ({"drafts": {"d": {**costs().as_document(), "version": 9}}}, "of version 9"),
     ):
         with pytest.raises(DataError, match=said):
             costs_of(whole.as_document() | change, "x")

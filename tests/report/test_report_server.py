@@ -163,8 +163,8 @@ def test_figures_are_those_of_the_run_by_clients_and_server() -> None:
 
 def test_the_worst_category_of_each_number_of_clients_comes_first() -> None:
     result = live()
-    rows = table(result, "Each where it does worst")
-    assert [row[""] for row in rows] == ["8 clients at once", "one client"]
+    rows = table(result, "The category in which each does worst")
+    assert [row["compared"] for row in rows] == ["8 clients at once", "one client"]
     for n, row in zip((8, 1), rows, strict=True):
         category, ratio = result.comparison(n).worst_first()[0]
         assert row["worst category"] == category

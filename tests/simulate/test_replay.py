@@ -369,3 +369,13 @@ def test_counts_and_prices_go_by_the_same_rounds() -> None:
     outcome = Answers(some.traces, "lookup").outcomes(3)[None]
     policy = policy_named("lookup:3", COSTS, {"lookup": True})
     assert outcome.rounds == len(simulate(some, COSTS, policy).rounds)
+
+
+def test_teacher_forcing_is_not_inherited() -> None:
+    """A draft that proposes in another way is not replayed as if it didn't."""
+
+    class Other(ModelDraft):
+        pass
+
+    assert ModelDraft.teacher_forced
+    assert not Other.teacher_forced

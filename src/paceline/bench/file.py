@@ -152,7 +152,9 @@ class ResultFile(ABC, Generic[H, R]):
     @classmethod
     def _result(cls, lines: Sequence[Line], path: str) -> R:
         if not lines:
-            raise DataError(f"{path} is empty.", cls.hint)
+            cut_off = Path(path).stat().st_size > 0
+            what = "was cut off in its first line" if cut_off else "is empty"
+            raise DataError(f"{path} {what}.", cls.hint)
         result = cls.empty(cls._header(lines[0].text, path))
         for line in lines[1:]:
             where = f"Line {line.number} of {path}"

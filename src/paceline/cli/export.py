@@ -230,7 +230,9 @@ def _out_path(settings: ExportSettings) -> Path | None:
         raise DataError(f"{path} is the plan itself.", "Choose another file with -o.")
     kind = _kind(path)
     if kind is not None:
-        raise DataError(f"{path} is there already, a {kind}.", "Choose another file with -o.")
+        raise DataError(
+            f"{path} is there already, and is a {kind} file.", "Choose another file with -o."
+        )
     return path
 
 

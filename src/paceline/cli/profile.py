@@ -34,8 +34,8 @@ from paceline.cli.settings import Verb, group, option, whole
 from paceline.drafts.base import Draft
 from paceline.drafts.create import models_of
 from paceline.engines.base import Engine
-from paceline.errors import DataError, SettingError
-from paceline.policy.costs import Costs
+from paceline.errors import DataError, PacelineError, SettingError
+from paceline.policy.costs import Costs, read_costs
 
 EXAMPLES = """\
   paceline profile smollm2-135m
@@ -57,9 +57,23 @@ class Settings:
     loading: DraftOptions = group(DraftOptions)
 
 
+def _costs_path(given: str) -> Path:
+    """Where the costs go: never over another file than costs. Raises DataError."""
+    path = out_path(given, "-o")
+    if path.is_file() and path.stat().st_size:
+        try:
+            read_costs(str(path))
+        except PacelineError:
+            raise DataError(
+                f"{path} is there already, and is not a file of costs.",
+                "Choose another file with -o.",
+            ) from None
+    return path
+
+
 def run(settings: Settings) -> int:
     """Measure each model, print and keep its costs, and return the exit code."""
-    out = None if settings.out is None else out_path(settings.out, "-o")
+    out = None if settings.out is None else _costs_path(settings.out)
     with ExitStack() as stack:
         engine, drafts = _load(settings, stack)
         engines = [("target", engine)]

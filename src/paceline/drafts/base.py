@@ -125,6 +125,8 @@ class Draft(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        # Never inherited: a draft that proposes in another way must not be replayed so.
+        cls.teacher_forced = vars(cls).get("teacher_forced", False)
         if not cls.name:
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).lower()
             cls.name = cls.name.removesuffix("-draft") or cls.name

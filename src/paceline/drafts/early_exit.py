@@ -42,7 +42,6 @@ class EarlyExitDraft(ModelDraft):
     summary = "the target's own first layers, or some of them; transformers, layers=N or skip=N-M"
 
     takes = ""
-    teacher_forced = False
 
     engine: PartialEngine
 

@@ -105,7 +105,6 @@ class TreeDraft(ModelDraft):
     summary = "a smaller model's likeliest branches; needs a target and verifier for trees"
     options: ClassVar = {"depth": int, "branches": int}
     branches = True
-    teacher_forced = False
     can_continue = False
 
     def __init__(

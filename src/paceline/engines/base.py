@@ -68,6 +68,7 @@ class Sequence(abc.ABC):
         path    of a scored tree, which begins at `length`: the tokens to keep after all, by their
                 indices in the tree, each the child of the one before it
         """
+        self.engine.check_open()  # its memory may be freed
         if not 0 <= length <= self.length:
             raise ValueError(f"can't rewind to {length}: {self.length} tokens are held")
         if self.branch is not None and (length > self.branch or (path and length != self.branch)):

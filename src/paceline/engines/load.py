@@ -144,11 +144,16 @@ def is_gguf(path: Path) -> bool:
 
 @contextlib.contextmanager
 def loading(
-    target: str, hint: str, said: Callable[[Exception], str] = first_line
+    target: str,
+    hint: str,
+    said: Callable[[Exception], str] = first_line,
+    *,
+    verb: str = "loaded",
 ) -> Iterator[None]:
     """Turn whatever a library raises while it loads a model into one ModelError.
 
     said    what such an error says, in a line
+    verb    what is done, if it is something else
     """
     try:
         yield
@@ -156,6 +161,9 @@ def loading(
         raise
     except Exception as error:  # each format has errors of its own
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            fact, hint = f"{target} doesn't fit into memory.", "Use a smaller model or context."
+            fact, hint = (
+                f"{target} doesn't fit into memory.",
+                "Use a smaller model, dtype or context.",
+            )
             raise ModelError(fact, hint) from error
-        raise ModelError(f"{target} can't be loaded: {said(error)}.", hint) from error
+        raise ModelError(f"{target} can't be {verb}: {said(error)}.", hint) from error

@@ -117,8 +117,13 @@ def _chat_environment() -> Any:
         raise jinja2.TemplateError(message)
 
     def to_json(
-        value: Any, ensure_ascii: bool = False, indent: int | None = None, **how: Any
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
     ) -> str:
+        how: dict[str, Any] = {"separators": separators, "sort_keys": sort_keys}
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **how)
 
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(

@@ -263,13 +263,10 @@ class WindowFileHeader:
     server: str | None
     models: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    kind: str = KIND
-    version: int = VERSION
 
     def as_json(self) -> dict[str, Any]:
         """What a file of windows begins with."""
-        document: dict[str, Any] = msgspec.to_builtins(self)
-        return document
+        return {"kind": KIND, "version": VERSION, **msgspec.to_builtins(self)}
 
     def difference(self, other: WindowFileHeader) -> str | None:
         """What is not the same of another, in words; None if all is."""
@@ -303,15 +300,26 @@ def read_windows(path: Path) -> tuple[WindowFileHeader, tuple[Window, ...]]:
     )
 
 
+def _refuse_foreign(path: Path) -> None:
+    """A file without one whole line is new, or a header that was cut off."""
+    start = path.read_bytes()[: len(KIND) + 10] if path.is_file() else b""
+    if not f'{{"kind":"{KIND}"'.encode().startswith(start):
+        raise DataError(f"{path} is not a {KIND} file.")
+
+
 def record_windows(path: Path, header: WindowFileHeader) -> GrowingFile:
     """A new file of windows, or one of the same server's windows that goes on."""
     file = GrowingFile.open(path)
     try:
         lines = file.lines()
         if not lines:
+            _refuse_foreign(path)
+            file.keep(0)
             file.write(header.as_json())
         elif other := _header(lines[0].text, path).difference(header):
             raise DataError(f"{path} holds windows of another server: {other}.")
+        else:
+            file.keep(lines[-1].start + len(lines[-1].text.encode()) + 1)  # a line cut off
     except PacelineError as error:
         file.close()
         raise DataError(error.fact, "Choose another file.") from None

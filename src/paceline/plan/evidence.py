@@ -18,6 +18,7 @@ from paceline.bench.server.result import ServerResult
 from paceline.errors import DataError
 from paceline.simulate import result as replay_result
 from paceline.simulate.result import ReplayDocument, decode_replay
+from paceline.storage import not_json
 
 Measured = BenchResult | ServerResult | ReplayDocument
 
@@ -44,7 +45,7 @@ def read_measured(path: str) -> Measured:
         return read_server_result(path)
     if kind == replay_result.KIND:
         return decode_replay(first, path)
-    what = f"a {kind!r}" if isinstance(kind, str) else "no file of Paceline's"
+    what = f"a {kind} file" if isinstance(kind, str) else "no file of Paceline's"
     if kind == server_result.KIND:
         what += " as --json prints it"
     raise DataError(f"{path} is {what}, and no plan can be made of it.", _HINTS.get(kind, _HINT))
@@ -61,4 +62,4 @@ def _first_value(path: str) -> Any:
             return msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             fault = error
-    raise DataError(f"{path} is not JSON: {fault}.", _HINT)
+    raise DataError(f"{path} is not JSON: {not_json(fault)}.", _HINT)

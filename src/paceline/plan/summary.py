@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from textwrap import wrap
 
-from paceline.plan.decide import times
+from paceline.plan.decide import counted, times
 from paceline.plan.document import PlanDocument, Step
 
 _WIDTH = 79
@@ -115,7 +115,8 @@ def _expected(plan: PlanDocument) -> list[str]:
     if expected.tokens_per_round is not None:
         rounds.append(f"{expected.tokens_per_round:.2f} tokens per round")
     if expected.tokens_per_drafted_round is not None:
-        rounds.append(f"{expected.tokens_per_drafted_round:.2f} per drafted round")
+        tokens = "" if rounds else " tokens"
+        rounds.append(f"{expected.tokens_per_drafted_round:.2f}{tokens} per drafted round")
     if expected.break_even_tokens is not None:
         needed = expected.break_even_tokens
         rounds.append(f"drafting pays from {needed:.2f} tokens per drafted round")
@@ -148,7 +149,7 @@ def _evidence(plan: PlanDocument) -> list[str]:
         said.append(f"configuration {measured.configuration}")
     if measured.prompts:
         said.append(
-            f"{measured.prompts} prompts, {measured.tokens} tokens, "
+            f"{counted(measured.prompts, 'prompt')}, {counted(measured.tokens, 'token')}, "
             f"{_sampling(plan)}, batch {measured.batch}"
         )
     machine = measured.machine

@@ -7,10 +7,11 @@ kernels four rows can be cheaper than three, and sixteen than twelve.
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -264,11 +265,34 @@ def _between(known: Sequence[int], wanted: int, curve: Callable[[int], np.ndarra
     return nearest
 
 
+_HINT = "`paceline profile … -o FILE` writes such a file."
+
+
 def costs_of(document: Any, name: str) -> Costs:
     """Costs from JSON, text or parsed. Raises DataError, naming it, for a document that is none or
     of another version."""
-    hint = "`paceline profile … -o FILE` writes such a file."
-    return decode_struct(document, Costs, name, hint, kind=KIND, version=VERSION)
+    costs = decode_struct(document, Costs, name, _HINT, kind=KIND, version=VERSION)
+    parsed = json.loads(document) if isinstance(document, str | bytes) else document
+    _refuse_unknown_figures(parsed, name)
+    return costs
+
+
+def _refuse_unknown_figures(document: Mapping[str, Any], name: str) -> None:
+    """A misspelt optional figure would change decisions unseen. Of every draft's costs too."""
+    for place, kind in (("points", Point), ("feeds", Feed)):
+        known = {one.name for one in fields(kind)}
+        for at, row in enumerate(document.get(place) or ()):
+            for unknown in sorted(row.keys() - known):
+                raise DataError(f"{name} can't be read: {place}[{at}] has {unknown!r}.", _HINT)
+    for draft, costs in (document.get("drafts") or {}).items():
+        found = (costs.get("kind", KIND), costs.get("version", VERSION))
+        if found != (KIND, VERSION):
+            raise DataError(
+                f"{name} can't be read: the draft {draft!r} is a {found[0]!r} of version "
+                f"{found[1]!r}.",
+                _HINT,
+            )
+        _refuse_unknown_figures(costs, name)
 
 
 def read_costs(name: str) -> Costs:

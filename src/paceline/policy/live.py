@@ -315,7 +315,9 @@ class LearnedCosts(RoundCosts):
         """Of a number of sequences not seen yet, by the line from the nearest one."""
         if not self._baseline:
             return 1.0
-        near = min(self._baseline, key=lambda n: abs(n - sequences))
+        near = sequences
+        if near not in self._baseline:
+            near = min(self._baseline, key=lambda n: abs(n - sequences))
         share = self.row_share
         scale = (1 + share * (sequences - 1)) / (1 + share * (near - 1))
         return math.exp(self._baseline[near].value) * scale

@@ -148,14 +148,14 @@ def _worst(summary: Summary, group: Group) -> Table | None:
     found = [(one, one.worst_first()[0]) for one in group.comparisons if one.worst_first()]
     rows: list[Row] = [
         {
-            "": summary.name_cell(one),
+            "compared": summary.name_cell(one),
             "worst category": category,
             "speedup there": _ratio_cell(ratio),
             "prompts slower than the baseline": slower_prompts(one),
         }
         for one, (category, ratio) in sorted(found, key=lambda each: each[1][1].value)
     ]
-    return table_of(rows, "Each where it does worst", words=2)
+    return table_of(rows, "The category in which each does worst", words=2)
 
 
 def _marks(ratio: Ratio | None) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def _of_group(summary: BenchSummary, group: Group) -> ReportVerdict:
     assert group.baseline is not None
     said = _choice(summary, group)
     if len(summary.groups) > 1:
-        said = f"Against {group.baseline.name}: {said}"
+        said = f"Against {group.baseline.name}: {said[0].lower()}{said[1:]}"
     return ReportVerdict(said, tuple(_bench_doubts(summary, group)))
 
 

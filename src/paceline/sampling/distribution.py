@@ -166,8 +166,8 @@ def _padded(probs: Array, size: int) -> Array:
 
 def aligned(draft: Distribution, target: Distribution) -> Array:
     """The draft's probabilities of the target's tokens, as an array like the target's, shape (n,).
-    Where one
-    vocabulary is padded further than the other, the missing tokens have probability 0."""
+    Where one vocabulary is padded further than the other, the missing tokens have probability 0.
+    """
     like = target.probs
     xp = array_namespace(like)
     if draft.single is not None:

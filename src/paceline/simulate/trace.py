@@ -72,13 +72,13 @@ class RecordingHeader:
     has_confidence    names of those whose match length or confidences count
     """
 
+    kind: str = KIND  # first, because a file is told by its beginning
+    version: int = VERSION
     target: Any
     temperature: float
     sources: Mapping[str, bool]
     has_confidence: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
-    kind: str = KIND
-    version: int = VERSION
 
 
 @dataclass(frozen=True, slots=True)

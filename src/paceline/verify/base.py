@@ -1,6 +1,6 @@
 """The protocol of a verifier: from a proposal and the target's distributions to a verdict.
 
-A verifier sees distributions and a random numbers, never an engine. Every verifier registered
+A verifier sees distributions and random numbers, never an engine. Every verifier registered
 under the entry points `paceline.verifiers` is proved exact by `tests/verify/test_exactness.py`,
 unless it says that it is lossy.
 """

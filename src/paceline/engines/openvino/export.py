@@ -26,7 +26,7 @@ from paceline.engines.openvino.library import last_line, ops, ov, own_tensor, un
 from paceline.engines.openvino.model import IR
 from paceline.errors import ModelError, PacelineError
 from paceline.models.catalog import cache_dir
-from paceline.storage import whole_directory
+from paceline.storage import held, whole_directory
 
 WEIGHTS: dict[str, dict[str, Any]] = {
     "int8": {"bits": 8, "sym": False},
@@ -150,14 +150,27 @@ def _cached(
             f"missing here: {', '.join(missing)}.",
             hint,
         )
-    print(f"Exporting {source} to {made}, once.", file=sys.stderr)
-    with (
-        _system_errors(
-            f"An export can't be written into {root}",
-            "Make room or change its rights, or name another cache with PACELINE_CACHE.",
-        ),
-        whole_directory(made) as fresh,
+    with _system_errors(
+        f"An export can't be written into {root}",
+        "Make room or change its rights, or name another cache with PACELINE_CACHE.",
     ):
+        root.mkdir(parents=True, exist_ok=True)
+        waiting = f"Another process exports {source}; waiting for it."
+        with held(root.with_suffix(".lock"), lambda: print(waiting, file=sys.stderr)):
+            if not _is_sound(made, identity, made_by, verify=verify):
+                print(f"Exporting {source} to {made}, once.", file=sys.stderr)
+                _export(made, make, source, identity, made_by)
+    return made
+
+
+def _export(
+    made: Path,
+    make: Callable[[Path], None],
+    source: Path,
+    identity: dict[str, str],
+    made_by: dict[str, str],
+) -> None:
+    with whole_directory(made) as fresh:
         with _exportable(source):
             make(fresh)
         files = {
@@ -166,7 +179,6 @@ def _cached(
         }
         manifest = ExportManifest(MANIFEST_VERSION, identity, made_by, files)
         (fresh / MANIFEST).write_bytes(msgspec.json.encode(manifest))
-    return made
 
 
 def _version(distribution: str) -> str | None:

@@ -98,7 +98,8 @@ def compile_paged(
     target: str, xml: Path, device: str, arithmetic: Arithmetic, context_size: int, sequences: int
 ) -> Paged:
     """Raises ModelError for a model that has no state to page, or doesn't fit into memory."""
-    with loading(target, "Check that its files are whole.", last_line):
+    hint = "Check that its files are whole, and of a version that this OpenVINO reads."
+    with loading(target, hint, last_line):
         model = core().read_model(xml)
         weights = stored_weights(model)
         held = int(xml.with_suffix(".bin").stat().st_size * _held(weights, arithmetic))

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from paceline.engines.transformers.cache import Tensor
 from paceline.errors import DataError, PairError
 
-KIND = "paceline exit head"
+KIND, VERSION = "paceline exit head", 1
 
 
 class ExitHead(torch.nn.Module):  # type: ignore[misc]
@@ -72,6 +72,7 @@ def save_head(path: Path, kept: HeadFile) -> None:
     """Write safetensors with the rest as metadata. Raises DataError if that isn't possible."""
     metadata = {
         "kind": KIND,
+        "version": str(VERSION),
         "layers": str(kept.layers),
         "rank": str(kept.head.rank),
         "target": json.dumps(kept.target, sort_keys=True),
@@ -95,6 +96,12 @@ def load_head(path: str | Path, target: dict[str, Any], device: Any = "cpu") -> 
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if metadata.get("kind") != KIND:
             raise KeyError("kind")
+        if metadata.get("version") != str(VERSION):
+            raise DataError(
+                f"{path} has version {metadata.get('version')} of the format, and this Paceline "
+                f"reads version {VERSION}.",
+                "Fit it again with `paceline tune --fit-head`.",
+            )
         kept = HeadFile(
             ExitHead(len(tensors["gain"]), int(metadata["rank"])).to(device),
             int(metadata["layers"]),

@@ -168,7 +168,6 @@ class PartialEngine(Engine):
         self, target: TransformersEngine, kept: AbstractSequence[int], head: ExitHead | None = None
     ) -> None:
         self.target, self.kept, self.head = target, tuple(sorted({*kept})), head
-        self.cache = target.cache
         self.stack = LayerStack(target.model, target.module)
         self._check_setting()
         self.vocabulary_size, self.tokenizer = target.vocabulary_size, target.tokenizer
@@ -176,6 +175,11 @@ class PartialEngine(Engine):
         self.model = f"{target.model} [{self.setting}]"
         self._try_out()
         self._part = self.stack.part(self.kept, head)
+
+    @property
+    def cache(self) -> KeyValueCache:
+        """The target's, which ends with it."""
+        return self.target.cache
 
     @property
     def setting(self) -> str:
@@ -221,7 +225,7 @@ class PartialEngine(Engine):
 
         differing: list[int] = []
         hint = "Use another draft, or other layers."
-        with loading(f"{kind} with {self.setting}", hint), torch.inference_mode():
+        with loading(f"{kind} with {self.setting}", hint, verb="run"), torch.inference_mode():
             with _watched(self.stack.layers, look):
                 forward(KeyValueCache(1, 16))
             if differing:

@@ -76,7 +76,7 @@ def try_out(target: str, model: Any, vocabulary_size: int, dtype: str) -> SelfTe
         with attending(model, "eager"):
             theirs = _ordinary(model, texts)
         patched = patch_linear(model)  # after theirs, so that it is tried out too
-        with attending(model, SELF_TEST), loading(kind, "Use another model."):
+        with attending(model, SELF_TEST), loading(kind, "Use another model.", verb="run"):
             ours = _rewound(model, cache, seen, texts)
     _refuse_unknown(kind, model, seen)
     error = float((ours - theirs).norm() / (theirs - theirs.mean(-1, keepdim=True)).norm())
