@@ -78,7 +78,7 @@ def test_the_verdict_names_the_fastest_with_its_interval_and_prompts() -> None:
     result = bench()
     ratio = result.comparison("lookup -n 3").ratio()
     assert verdicts(summary(result))[0].sentence == (
-        f"Use lookup -n 3: speedup {ratio.value:.2f}× (95 % interval "
+        f"Use lookup -n 3: a speedup of {ratio.value:.2f}× (95 % interval "
         f"{ratio.low:.2f} to {ratio.high:.2f}, 12 prompts)."
     )
 
@@ -94,7 +94,9 @@ def test_where_the_recommended_one_loses_is_said_with_the_verdict() -> None:
 def test_where_no_draft_pays_baseline_is_best() -> None:
     result = bench(categories={"story": 0.0, "chat": 0.02}, each=6)
     text = said(result)
-    assert text.startswith("The baseline is best. The fastest draft, lookup -n 1, has speedup 0.9")
+    assert text.startswith(
+        "The baseline is best. The fastest draft, lookup -n 1, has a speedup of 0.9"
+    )
     assert summary(result).best(summary(result).groups[0], None) == "baseline"
 
 
@@ -157,7 +159,7 @@ def test_a_lossy_configuration_is_marked_wherever_it_is_named_and_never_recommen
     text = said(result)
     assert text.startswith("Use lookup -n 1")
     loose = result.comparison(LOOSE.name).ratio()
-    assert f"{LOOSE.name} has speedup {loose.value:.2f}×, but is LOSSY." in text
+    assert f"{LOOSE.name} has a speedup of {loose.value:.2f}×, but is LOSSY." in text
     assert f"{LOOSE.name} is LOSSY: it gives up the target's distribution" in text
     report = report_of([summary(result)])
     for part in report.parts:

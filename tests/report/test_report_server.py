@@ -79,11 +79,11 @@ def test_the_verdict_is_one_a_number_of_clients_with_its_interval() -> None:
     ratio = result.comparison(1).ratio()
     assert ratio is not None
     assert one.sentence == (
-        f"One client: it pays. The endpoint has speedup {ratio.value:.2f}× per "
+        f"One client: it pays. The endpoint has a speedup of {ratio.value:.2f}× per "
         f"token after the first (95 % interval {ratio.low:.2f} to {ratio.high:.2f}, 32 prompts)."
     )
     assert eight.sentence.startswith(
-        "8 clients at once: no clear difference. The endpoint has speedup 0."
+        "8 clients at once: no clear difference. The endpoint has a speedup of 0."
     )
     slower = verdicts(summary(live(categories={"a": 0.5}, each=12, clients=(1,))))
     assert "it does not pay" in slower[0].sentence

@@ -54,9 +54,8 @@ def slower_prompts(one: Comparison) -> str:
 
 def _speedup(ratio: Ratio, prompts: int, of: str = "") -> str:
     interval = "" if ratio.low is None else f"{interval_words(ratio)}, "
-    return (
-        f"speedup {ratio.value:.2f}×{of} ({interval or 'no interval, '}{count(prompts, 'prompt')})"
-    )
+    behind = f"({interval or 'no interval, '}{count(prompts, 'prompt')})"
+    return f"a speedup of {ratio.value:.2f}×{of} {behind}"
 
 
 def _slower_in(one: Comparison, subject: str, ratio: Ratio | None) -> Iterator[str]:
@@ -116,7 +115,7 @@ def _choice(summary: BenchSummary, group: Group) -> str:
     said = _sound_choice(one, ratio, prompts)
     fastest, best = rated[0]
     if fastest.lossy and best.value > ratio.value:
-        said += f" {fastest.name} has speedup {best.value:.2f}×, but is LOSSY."
+        said += f" {fastest.name} has a speedup of {best.value:.2f}×, but is LOSSY."
     return said
 
 
@@ -228,7 +227,7 @@ def _compared(one: Comparison) -> str:
     said = verdict(ratio)
     if said is None:
         return (
-            f"speedup {ratio.value:.2f}×{of}, on one prompt. A single prompt says nothing of "
+            f"a speedup of {ratio.value:.2f}×{of}, on one prompt. A single prompt says nothing of "
             "others."
         )
     return f"{said}. The endpoint has {_speedup(ratio, len(one.prompts), of)}."
