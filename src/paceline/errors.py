@@ -31,6 +31,10 @@ class ModelError(PacelineError):
     """A model can't be found, read, loaded or run, or its state can't be undone."""
 
 
+class UnknownModelError(ModelError):
+    """An engine's library has no code for this model; another's may have."""
+
+
 class PairError(PacelineError):
     """A draft doesn't fit its target."""
 

@@ -46,6 +46,14 @@ if find_spec("llama_cpp") and find_spec("gguf"):
         Case(f"llamacpp-{name}", partial(tiny_gguf.load, name), 5e-3) for name in tiny_gguf.MODELS
     ]
 
+    if find_spec("ik_llama_cpp"):
+        from paceline.engines.gguf.ik import IkEngine
+
+        CASES += [
+            Case(f"ik-{name}", partial(tiny_gguf.load, name, engine=IkEngine), 5e-3)
+            for name in tiny_gguf.MODELS
+        ]
+
     if find_spec("openvino") and find_spec("openvino_genai"):
         import tiny_openvino
 

@@ -18,7 +18,7 @@ import tiny_gguf  # noqa: E402 (after the guard)
 
 from paceline.engines.base import Job  # noqa: E402
 from paceline.engines.gguf import load as llamacpp_load  # noqa: E402
-from paceline.engines.gguf.engine import LlamaCppEngine  # noqa: E402
+from paceline.engines.gguf.llamacpp import LlamaCppEngine  # noqa: E402
 from paceline.errors import ModelError, SettingError  # noqa: E402
 
 CLOSE: dict[str, float] = {"rtol": 0, "atol": 5e-3}

@@ -12,7 +12,7 @@ pytest.importorskip("gguf")
 
 import tiny_gguf
 
-from paceline.engines.gguf.engine import LlamaCppEngine
+from paceline.engines.gguf.llamacpp import LlamaCppEngine
 from paceline.errors import ModelError, PromptError
 
 

@@ -391,7 +391,7 @@ class TestLoading:
 
 @pytest.mark.model
 def test_a_real_models_rows_are_llamacpps(smollm2_path: Path) -> None:
-    from paceline.engines.gguf.engine import LlamaCppEngine
+    from paceline.engines.gguf.llamacpp import LlamaCppEngine
 
     text = "The river rises in the mountains and flows through three countries to the sea."
     distributions = []

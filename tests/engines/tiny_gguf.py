@@ -12,7 +12,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, TokenType
 
-from paceline.engines.gguf.engine import LlamaCppEngine
+from paceline.engines.gguf.engine import GgufEngine
+from paceline.engines.gguf.llamacpp import LlamaCppEngine
 
 
 class Shape(NamedTuple):
@@ -205,8 +206,13 @@ MODELS = ("llama", "gemma2")
 """Architectures that the engine takes; gemma2 forgets all but 8 tokens in every other layer."""
 
 
-def load(architecture: str, context_size: int, max_sequences: int) -> LlamaCppEngine:
-    return LlamaCppEngine.load(
+def load(
+    architecture: str,
+    context_size: int,
+    max_sequences: int,
+    engine: type[GgufEngine] = LlamaCppEngine,
+) -> GgufEngine:
+    return engine.load(
         model(architecture), context_size=context_size, max_sequences=max_sequences, threads=1
     )
 

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from paceline import plugins
 from paceline.engines.base import Engine
-from paceline.errors import ModelError, PacelineError, SettingError, unknown_name
+from paceline.errors import (
+    ModelError,
+    PacelineError,
+    SettingError,
+    UnknownModelError,
+    unknown_name,
+)
 from paceline.models import catalog
+
+log = logging.getLogger("paceline")
 
 DEFAULT_CONTEXT = 4096
 """Tokens a sequence may hold where no number is asked for; the model's own, if that is less."""
+
+GGUF_ENGINES = {"ik": "ik_llama_cpp", "llamacpp": "llama_cpp"}
+"""The engines that read GGUF files, with the package each needs: the fastest first."""
 
 _OPENVINO_MODEL = "openvino_model.xml"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -32,10 +45,8 @@ def load(target: str, *, engine: str | None = None, **options: Any) -> Engine:
     Raises ModelError if there is no such model, or the engine refuses it.
     """
     place = resolve(target)
-    name = engine or engine_of(place)
     given = {key: value for key, value in options.items() if value is not None}
-    loaded: Engine = plugins.find("engine", name).load(place, **given)
-    return loaded
+    return _loaded(place, engine, lambda kind: kind.load(place, **given))
 
 
 def load_tokenizer(target: str, *, engine: str | None = None) -> Engine:
@@ -45,8 +56,19 @@ def load_tokenizer(target: str, *, engine: str | None = None) -> Engine:
     Raises ModelError if there is no such model, SettingError where its engine can't.
     """
     place = resolve(target)
-    loaded: Engine = plugins.find("engine", engine or engine_of(place)).load_tokenizer(place)
-    return loaded
+    return _loaded(place, engine, lambda kind: kind.load_tokenizer(place))
+
+
+def _loaded(place: str, engine: str | None, make: Callable[[type[Engine]], Engine]) -> Engine:
+    """What `make` loads with the engine that is forced, or with the one that reads the place."""
+    name = engine or engine_of(place)
+    try:
+        return make(plugins.find("engine", name))
+    except UnknownModelError as refusal:
+        if engine is not None or name == "llamacpp" or not find_spec(GGUF_ENGINES["llamacpp"]):
+            raise
+        log.warning("%s The engine llamacpp is used instead.", refusal.fact)
+        return make(plugins.find("engine", "llamacpp"))
 
 
 def resolve(target: str) -> str:
@@ -63,7 +85,7 @@ def resolve(target: str) -> str:
 
 
 def engine_of(target: str) -> str:
-    """The name of the engine that reads a target."""
+    """The name of the engine that reads a target: for a GGUF file the fastest that is installed."""
     path = Path(target)
     if target == "toy" or target.startswith("toy:"):
         return "toy"
@@ -74,7 +96,8 @@ def engine_of(target: str) -> str:
             return "openvino"
         if path.is_file():
             if is_gguf(path):
-                return "llamacpp"
+                installed = (name for name, package in GGUF_ENGINES.items() if find_spec(package))
+                return next(installed, "llamacpp")
             raise ModelError(
                 f"{path} is not a model: it does not begin as a GGUF file.",
                 "Give a GGUF file, or the directory of a model in safetensors form.",

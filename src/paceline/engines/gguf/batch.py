@@ -6,15 +6,14 @@ import ctypes
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as AbstractSequence
 from dataclasses import dataclass
-
-from paceline.engines.gguf.library import llama_cpp
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSegment:
     """Consecutive tokens of a sequence from `position` on; `output` asks for their logits.
 
-    ids    under which llama.cpp shall know them; None are the sequence's own
+    ids    under which the library shall know them; None are the sequence's own
     """
 
     slot: int
@@ -27,10 +26,11 @@ class BatchSegment:
 class Batch:
     """A llama_batch of at most `size` tokens over arrays of its own.
 
+    kind   the library's struct
     ids    how many ids a sequence has; the `slot`-th has those from `slot * ids` on
     """
 
-    def __init__(self, size: int, ids: int) -> None:
+    def __init__(self, kind: Any, size: int, ids: int) -> None:
         self.size = size
         self._id_count = ids
         # Arrays of ctypes take a slice of a list faster than those of numpy.
@@ -44,7 +44,7 @@ class Batch:
         self._own_rows = [ctypes.cast(first + step * number, pointer) for number in range(size)]
         self._rows = (pointer * size)(*self._own_rows)
         self._other: dict[int, ctypes.Array[ctypes.c_int32]] = {}  # ids that are not the slot's own
-        self.struct = llama_cpp.llama_batch(
+        self.struct = kind(
             token=self._tokens,
             pos=self._positions,
             n_seq_id=self._counts,

@@ -1,4 +1,4 @@
-"""GGUF models through llama.cpp, by llama-cpp-python's low-level interface."""
+"""GGUF models through llama.cpp or a fork of it, by the C interface that they share."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import weakref
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as AbstractSequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from paceline.engines.base import Capabilities, Engine, Job, Sequence, TokenizerOnly, TokenTree
 from paceline.engines.cpu import default_threads
 from paceline.engines.gguf.batch import Batch, BatchSegment
-from paceline.engines.gguf.library import forget_log, llama_cpp, openmp_wait, reason
+from paceline.engines.gguf.library import Library, description, openmp_wait
 from paceline.engines.gguf.load import (
     BATCH_TOKENS,
     FORWARD_TOKENS,
-    LlamaContext,
+    GgufContext,
     load_model,
     make_context,
     trained_context,
 )
-from paceline.engines.gguf.tokenizer import LlamaCppTokenizer
+from paceline.engines.gguf.tokenizer import GgufTokenizer
 from paceline.errors import ModelError
 from paceline.types import Array, path_of
 
 
-class LlamaCppSequence(Sequence):
+class GgufSequence(Sequence):
     """The `slot`-th sequence of the engine's cache."""
 
-    engine: LlamaCppEngine
+    engine: GgufEngine
 
-    def _copy(self, source: LlamaCppSequence) -> None:
+    def _copy(self, source: GgufSequence) -> None:
         self.engine.copy(source.slot, self.slot, source.length)
 
     def _rewind(self, length: int) -> None:
@@ -49,38 +49,38 @@ class LlamaCppSequence(Sequence):
             super()._close()
 
 
-class LlamaCppEngine(Engine):
-    """A GGUF model in llama.cpp.
+class GgufEngine(Engine):
+    """A GGUF model in a library with llama.cpp's interface; a subclass names the library.
 
-    Rows of logits are views into llama.cpp's own buffer: they hold until the next score or close.
+    Rows of logits are views into the library's own buffer: they hold until the next score or close.
     """
 
-    name = "llamacpp"
-    sequence_type = LlamaCppSequence
-    needs = "pip install paceline[llamacpp]; GGUF files of decoders"
+    sequence_type = GgufSequence
+    library: ClassVar[Library]
 
-    tokenizer: LlamaCppTokenizer
+    tokenizer: GgufTokenizer
 
-    def __init__(self, model: Any, context: LlamaContext, label: str) -> None:
+    def __init__(self, model: Any, context: GgufContext, label: str) -> None:
         """Takes over the pointers of `load_model` and `make_context`. Use `load`."""
         self.model = label
-        self.tokenizer = LlamaCppTokenizer(model, label)
+        self.tokenizer = GgufTokenizer(self.library, model, label)
         self.vocabulary_size = self.tokenizer.size
         self.capabilities = Capabilities(
             context_size=context.context_size,
             max_sequences=context.max_sequences,
             trees=context.branch_ids > 0,
         )
-        self._metadata = _metadata(model, context, label)
+        self._metadata = _metadata(self, model, context)
         self._context = context.pointer
-        self._memory = llama_cpp.llama_get_memory(context.pointer)
+        self._call = functions = self.library.functions
+        self._memory = functions.llama_get_memory(context.pointer)
         self._ids = context.ids_per_sequence
-        self._batch = Batch(BATCH_TOKENS, self._ids)
+        self._batch = Batch(functions.llama_batch, BATCH_TOKENS, self._ids)
         first = context.max_sequences * self._ids
         self._branch_ids = [*range(first, first + context.branch_ids)]
         self._trees: dict[int, Branches] = {}  # by slot, the trees that are held
         self._views: dict[tuple[int, int], Array] = {}  # making one takes longer than finding it
-        self._free = weakref.finalize(self, _free, context.pointer, model)
+        self._free = weakref.finalize(self, _free, functions, context.pointer, model)
 
     @classmethod
     def load(
@@ -91,7 +91,7 @@ class LlamaCppEngine(Engine):
         max_sequences: int = 1,
         threads: int | None = None,
         **options: Any,
-    ) -> LlamaCppEngine:
+    ) -> GgufEngine:
         """Load a GGUF file.
 
         context_size     most tokens of a sequence; by default what the model was trained for, at
@@ -105,12 +105,12 @@ class LlamaCppEngine(Engine):
         """
         cls.refuse_options(options)
         path = Path(target)
-        model = load_model(path)
+        model = load_model(cls.library, path)
         try:
             threads = default_threads() if threads is None else threads
-            context = make_context(model, context_size, max_sequences, threads)
+            context = make_context(cls.library, model, context_size, max_sequences, threads)
         except BaseException:
-            llama_cpp.llama_model_free(model)
+            cls.library.functions.llama_model_free(model)
             raise
         engine = cls(model, context, path.name)
         engine.place = path.absolute()
@@ -120,14 +120,15 @@ class LlamaCppEngine(Engine):
     def load_tokenizer(cls, target: str) -> TokenizerOnly:
         """Raises ModelError as `load` does."""
         path = Path(target)
-        model = load_model(path, vocabulary_only=True)
-        tokenizer = LlamaCppTokenizer(model, path.name)
+        model = load_model(cls.library, path, vocabulary_only=True)
+        tokenizer = GgufTokenizer(cls.library, model, path.name)
 
         def free() -> None:
             tokenizer.close()
-            llama_cpp.llama_model_free(model)
+            cls.library.functions.llama_model_free(model)
 
-        size, place, longest = tokenizer.size, path.absolute(), trained_context(model)
+        size, place = tokenizer.size, path.absolute()
+        longest = trained_context(cls.library.functions, model)
         return TokenizerOnly(cls.name, path.name, tokenizer, size, place, free, longest)
 
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
@@ -150,14 +151,15 @@ class LlamaCppEngine(Engine):
 
     def _decode(self, segments: list[BatchSegment], rows: int) -> Array:
         """The logits that the segments ask for, in their order: shape (rows, vocabulary_size)."""
-        forget_log()
+        self.library.forget_log()
         kept, done = None, 0
         for outputs in self._batch.fill(segments):
-            status = llama_cpp.llama_decode(self._context, self._batch.struct)
+            status = self._call.llama_decode(self._context, self._batch.struct)
             if status:
                 raise ModelError(
-                    f"llama.cpp could not score {sum(len(s.tokens) for s in segments)} tokens: "
-                    f"llama_decode returned {status} ({reason()}).",
+                    f"{self.library.name} could not score "
+                    f"{sum(len(s.tokens) for s in segments)} tokens: "
+                    f"llama_decode returned {status} ({self.library.reason()}).",
                     "Feed fewer tokens at once, or load the model again.",
                 )
             if outputs == rows:
@@ -169,8 +171,8 @@ class LlamaCppEngine(Engine):
         return kept
 
     def _logits(self, rows: int) -> Array:
-        """The last decode's logits, where they lie. llama.cpp puts them in the batch's order."""
-        place = ctypes.addressof(llama_cpp.llama_get_logits(self._context).contents), rows
+        """The last decode's logits, where they lie: in the batch's order."""
+        place = ctypes.addressof(self._call.llama_get_logits(self._context).contents), rows
         if place not in self._views:
             self._views[place] = self._view(*place)
         return self._views[place]
@@ -184,14 +186,14 @@ class LlamaCppEngine(Engine):
         self._trees[slot] = held = Branches(tree, self._branch_ids)
         [first, *_] = self.numbers(slot)
         for number in held.leaves.values():
-            llama_cpp.llama_memory_seq_cp(self._memory, first, number, -1, -1)
+            self._call.llama_memory_seq_cp(self._memory, first, number, -1, -1)
 
     def keep_branch(self, slot: int, length: int, path: AbstractSequence[int]) -> None:
         """Hold the first `length` tokens and those on a tree's path, and forget its other
         branches."""
         number = self._trees[slot].ids[path[-1]][0]
         for own in self.numbers(slot):
-            llama_cpp.llama_memory_seq_cp(self._memory, number, own, length, length + len(path))
+            self._call.llama_memory_seq_cp(self._memory, number, own, length, length + len(path))
         self.forget_tree(slot)
         self._check_held(slot, length + len(path))
 
@@ -202,7 +204,7 @@ class LlamaCppEngine(Engine):
             return
         while tree.leaves:  # one by one, so that an interrupt between two loses none
             end, number = next(iter(tree.leaves.items()))
-            llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
+            self._call.llama_memory_seq_rm(self._memory, number, -1, -1)
             self._branch_ids.append(number)
             del tree.leaves[end]
         del self._trees[slot]
@@ -210,9 +212,9 @@ class LlamaCppEngine(Engine):
     def truncate(self, slot: int, length: int) -> None:
         """Take a sequence's tokens from index `length` on out of the cache."""
         for number in self.numbers(slot):
-            if not llama_cpp.llama_memory_seq_rm(self._memory, number, length, -1):
+            if not self._call.llama_memory_seq_rm(self._memory, number, length, -1):
                 raise ModelError(
-                    f"llama.cpp could not rewind {self.model} to {length} tokens.",
+                    f"{self.library.name} could not rewind {self.model} to {length} tokens.",
                     "Choose a model whose state can be rewound.",
                 )
         self._check_held(slot, length)
@@ -221,23 +223,23 @@ class LlamaCppEngine(Engine):
         """Let the empty sequence `slot` hold the `length` tokens of `source` too."""
         [first, *_] = self.numbers(source)
         for number in self.numbers(slot):
-            llama_cpp.llama_memory_seq_cp(self._memory, first, number, -1, -1)
+            self._call.llama_memory_seq_cp(self._memory, first, number, -1, -1)
         self._check_held(slot, length)
 
     def _check_held(self, slot: int, length: int) -> None:
         """Some models forget or can't copy without saying so; what is held then doesn't reach
         from the first token to the last."""
         for number in self.numbers(slot):
-            oldest = llama_cpp.llama_memory_seq_pos_min(self._memory, number)
-            newest = llama_cpp.llama_memory_seq_pos_max(self._memory, number)
+            oldest, newest = self.library.held(self._memory, number)
             if (oldest, newest) != ((0, length - 1) if length else (-1, -1)):
+                name = self.library.name
                 raise ModelError(
-                    f"llama.cpp holds tokens {oldest} to {newest} of a sequence of {length}.",
-                    f"{self.model} can't be rewound with this llama.cpp: choose another model.",
+                    f"{name} holds tokens {oldest} to {newest} of a sequence of {length}.",
+                    f"{self.model} can't be rewound with this {name}: choose another model.",
                 )
 
     def numbers(self, slot: int) -> range:
-        """The ids under which llama.cpp knows a sequence."""
+        """The ids under which the library knows a sequence."""
         self.check_open()
         return range(slot * self._ids, (slot + 1) * self._ids)
 
@@ -250,7 +252,7 @@ class LlamaCppEngine(Engine):
 
 
 class Branches:
-    """A tree as llama.cpp can hold it: a branch for each leaf, every token in all branches that
+    """A tree as a library can hold it: a branch for each leaf, every token in all branches that
     pass through it.
 
     leaves    the id of each leaf's branch
@@ -276,7 +278,7 @@ class Branches:
 
 def _segments(jobs: AbstractSequence[Job], trees: Mapping[int, Branches]) -> list[BatchSegment]:
     """First all tokens without rows, then all with: however long the prompts are, the rows then
-    come from the last decode, and stay where llama.cpp wrote them."""
+    come from the last decode, and stay where the library wrote them."""
     heads: list[BatchSegment] = []
     tails: list[BatchSegment] = []
     for job in jobs:
@@ -300,34 +302,29 @@ def _job_segments(job: Job, tree: Branches | None) -> Iterator[BatchSegment]:
         yield BatchSegment(slot, position, [token], trunk + index >= silent, tree.ids[index])
 
 
-def _free(context: Any, model: Any) -> None:
-    llama_cpp.llama_free(context)
-    llama_cpp.llama_model_free(model)
+def _free(functions: Any, context: Any, model: Any) -> None:
+    functions.llama_free(context)
+    functions.llama_model_free(model)
 
 
-def _metadata(model: Any, context: LlamaContext, label: str) -> dict[str, Any]:
+def _metadata(engine: GgufEngine, model: Any, context: GgufContext) -> dict[str, Any]:
+    library, functions = engine.library, engine.library.functions
+    gpu = functions.llama_supports_gpu_offload()
     return {
-        "engine": LlamaCppEngine.name,
-        "model": label,
-        "description": _description(model),
-        "device": "GPU if llama.cpp finds one" if llama_cpp.llama_supports_gpu_offload() else "cpu",
-        "llama_cpp_python": llama_cpp.__version__,
-        "llama_cpp": llama_cpp.llama_version().decode(),
-        "build": llama_cpp.llama_print_system_info().decode().strip(" |"),
+        "engine": engine.name,
+        "model": engine.model,
+        "description": description(functions, model),
+        "device": f"GPU if {library.name} finds one" if gpu else "cpu",
+        **library.versions(),
+        "build": functions.llama_print_system_info().decode().strip(" |"),
         "threads": context.threads,
         "openmp_wait": openmp_wait(),
         "context_size": context.context_size,
         "max_sequences": context.max_sequences,
         "forward_tokens": FORWARD_TOKENS,
-        "weights_bytes": llama_cpp.llama_model_size(model),
+        "weights_bytes": functions.llama_model_size(model),
         "cache_bytes": context.cache_bytes,
         "cache_dtype": "float16",
         "sliding_window_tokens": context.window_tokens,
         "sliding_window_kept_whole_bytes": context.window_bytes,
     }
-
-
-def _description(model: Any) -> str:
-    buffer = ctypes.create_string_buffer(128)
-    llama_cpp.llama_model_desc(model, buffer, len(buffer))
-    return buffer.value.decode("utf-8", errors="replace")

@@ -6,16 +6,16 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from paceline.engines.gguf.library import llama_cpp
+from paceline.engines.gguf.library import Library
 from paceline.engines.tokenizer import Message, Tokenizer, checked_text, render
 from paceline.errors import ModelError
 
-_UNUSED = llama_cpp.LLAMA_TOKEN_ATTR_UNUSED
-_SENTENCEPIECE = llama_cpp.LLAMA_VOCAB_TYPE_SPM
+_UNUSED = 2  # LLAMA_TOKEN_ATTR_UNUSED
+_SENTENCEPIECE = 1  # LLAMA_VOCAB_TYPE_SPM
 
 
-class LlamaCppTokenizer(Tokenizer):
-    """llama.cpp's tokenizer of a model.
+class GgufTokenizer(Tokenizer):
+    """The library's tokenizer of a model.
 
     SentencePiece vocabularies put a space before a text: "a b" becomes the tokens of " a b". That
     space belongs to the first token's bytes, as it does in the middle of a text, where it is
@@ -24,21 +24,23 @@ class LlamaCppTokenizer(Tokenizer):
     goes on to write keeps its spaces.
     """
 
-    def __init__(self, model: Any, label: str) -> None:
-        self._vocab = llama_cpp.llama_model_get_vocab(model)
+    def __init__(self, library: Library, model: Any, label: str) -> None:
+        self._library, self._model = library, model
+        self._call = functions = library.functions
+        self._vocab = functions.llama_model_get_vocab(model)
         self._label = label
-        self.size = llama_cpp.llama_vocab_n_tokens(self._vocab)
-        is_end = llama_cpp.llama_vocab_is_eog
+        self.size = functions.llama_vocab_n_tokens(self._vocab)
+        is_end = functions.llama_vocab_is_eog
         self.end_tokens = frozenset(t for t in range(self.size) if is_end(self._vocab, t))
         self._known: dict[int, bytes] = dict.fromkeys(self.end_tokens, b"")
-        self._template = llama_cpp.llama_model_chat_template(model, None)
-        self._begin = llama_cpp.llama_vocab_bos(self._vocab)
-        self._end = llama_cpp.llama_vocab_eos(self._vocab)
+        self._template = functions.llama_model_chat_template(model, None)
+        self._begin = functions.llama_vocab_bos(self._vocab)
+        self._end = functions.llama_vocab_eos(self._vocab)
         self.end_token = self._end if self._end in self.end_tokens else None
         self._puts_space = self._has_space_prefix()
 
     def _has_space_prefix(self) -> bool:
-        if llama_cpp.llama_vocab_type(self._vocab) != _SENTENCEPIECE:
+        if self._call.llama_vocab_type(self._vocab) != _SENTENCEPIECE:
             return False
         tokens = self._tokens("a", add_special=False)
         return b"".join(map(self.token_bytes, tokens)) == b" a"
@@ -54,7 +56,7 @@ class LlamaCppTokenizer(Tokenizer):
         return tokens
 
     def _adds_end(self) -> bool:
-        return bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
+        return bool(self._call.llama_vocab_get_add_eos(self._vocab))
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Raises ModelError without a chat template, PromptError where it refuses the messages.
@@ -73,13 +75,13 @@ class LlamaCppTokenizer(Tokenizer):
         self._check_open()
         data = checked_text(text).encode()
         room = len(data) + 2  # no token is empty; at most one is put before and one after
-        tokens = (llama_cpp.llama_token * room)()
-        count = llama_cpp.llama_tokenize(
+        tokens = (ctypes.c_int32 * room)()
+        count = self._call.llama_tokenize(
             self._vocab, data, len(data), tokens, room, add_special, True
         )
         if count < 0:
-            tokens = (llama_cpp.llama_token * -count)()
-            count = llama_cpp.llama_tokenize(
+            tokens = (ctypes.c_int32 * -count)()
+            count = self._call.llama_tokenize(
                 self._vocab, data, len(data), tokens, -count, add_special, True
             )
         return list(tokens[:count])
@@ -96,7 +98,7 @@ class LlamaCppTokenizer(Tokenizer):
         room = 64
         while True:
             buffer = ctypes.create_string_buffer(room)
-            length = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, room, 0, False)
+            length = self._call.llama_token_to_piece(self._vocab, token, buffer, room, 0, False)
             if length >= 0:
                 return buffer.raw[:length]
             room = -length
@@ -112,9 +114,9 @@ class LlamaCppTokenizer(Tokenizer):
         self._check_open()
         if not 0 <= token < self.size:
             return ""
-        if llama_cpp.llama_vocab_get_attr(self._vocab, token) & _UNUSED:
+        if self._library.attributes(self._model, token) & _UNUSED:
             return ""
-        name: bytes = llama_cpp.llama_vocab_get_text(self._vocab, token)
+        name: bytes = self._call.llama_vocab_get_text(self._vocab, token)
         return name.decode("utf-8", errors="replace")
 
     def _check_open(self) -> None:

@@ -1,0 +1,182 @@
+"""ik_llama.cpp, through ik-llama-cpp-python: the one place where it is imported. It is a fork of
+llama.cpp whose kernels unpack a weight once for several rows, so that a row more costs less.
+
+The binding declares few of the functions; the others are declared here, under the names that
+llama.cpp has for them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any
+
+from paceline.engines.gguf.engine import GgufEngine
+from paceline.engines.gguf.library import Library, description
+
+from ik_llama_cpp import _ctypes_api as binding  # isort: skip (after the library's settings)
+
+_P, _I, _U, _B, _S = (
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_uint32,
+    ctypes.c_bool,
+    ctypes.c_char_p,
+)
+_FUNCTIONS: Mapping[str, tuple[str, list[Any], Any]] = {
+    "llama_backend_init": ("", [], None),
+    "llama_log_set": ("", [_P, _P], None),
+    "llama_print_system_info": ("", [], _S),
+    "llama_supports_gpu_offload": ("", [], _B),
+    "llama_model_free": ("llama_free_model", [_P], None),
+    "llama_model_get_vocab": ("", [_P], _P),
+    "llama_model_desc": ("", [_P, _S, ctypes.c_size_t], _I),
+    "llama_model_size": ("", [_P], ctypes.c_uint64),
+    "llama_model_n_ctx_train": ("llama_n_ctx_train", [_P], _I),
+    "llama_model_has_encoder": ("", [_P], _B),
+    "llama_model_is_recurrent": ("", [_P], _B),
+    "llama_model_is_hybrid": ("", [_P], _B),
+    "llama_model_meta_val_str": ("", [_P, _S, _S, ctypes.c_size_t], _I),
+    "llama_model_chat_template": ("", [_P, _S], _S),
+    "llama_token_get_attr": ("", [_P, _I], _I),
+    "llama_vocab_type": ("", [_P], _I),
+    "llama_vocab_n_tokens": ("", [_P], _I),
+    "llama_vocab_is_eog": ("", [_P, _I], _B),
+    "llama_vocab_bos": ("", [_P], _I),
+    "llama_vocab_eos": ("", [_P], _I),
+    "llama_vocab_get_add_eos": ("", [_P], _B),
+    "llama_vocab_get_text": ("", [_P, _I], _S),
+    # The fork's functions of llama.cpp's names take a model, and crash on a vocabulary.
+    "llama_tokenize": (
+        "llama_vocab_tokenize",
+        [_P, _S, _I, ctypes.POINTER(_I), _I, _B, _B],
+        _I,
+    ),
+    "llama_token_to_piece": ("llama_token_to_piece_vocab", [_P, _I, _S, _I, _I, _B], _I),
+    "llama_free": ("", [_P], None),
+    "llama_get_logits": ("", [_P], ctypes.POINTER(ctypes.c_float)),
+    "llama_decode": ("", [_P, binding.llama_batch], _I),
+    "llama_memory_seq_rm": ("llama_kv_cache_seq_rm", [_P, _I, _I, _I], _B),
+    "llama_memory_seq_cp": ("llama_kv_cache_seq_cp", [_P, _I, _I, _I, _I], None),
+    "llama_memory_seq_pos_min": ("llama_kv_cache_seq_pos_min", [_P, _I], _I),
+    "llama_memory_seq_pos_max": ("llama_kv_cache_seq_pos_max", [_P, _I], _I),
+}
+"""By llama.cpp's name: the fork's, where it has another, arguments and result."""
+
+_SIZES_ONLY = ("baichuan", "gemma2")
+"""Architectures of which the fork ends the process where it doesn't know a model's size."""
+
+_MODEL_DEFAULTS = {
+    **{"split_mode": 1, "n_seq_max": 1, "n_ubatch": 512, "type_v_last": 1, "n_v_last": -1},
+    **{"use_mmap": True, "check_tensors": False, "repack_tensors": False, "flash_attn": True},
+}
+_CONTEXT_DEFAULTS = {
+    **{"seed": 2**32 - 1, "n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1},
+    **{"max_extra_alloc": 256, "rope_scaling_type": -1, "attention_type": -1},
+    **{"yarn_beta_slow": -1.0, "defrag_thold": -1.0, "type_v": 1, "n_v_last": -1},
+    **{"logits_all": False, "offload_kqv": True, "flash_attn": True, "mla_attn": 3},
+    **{"fused_up_gate": True, "fused_mmad": True, "graph_reuse": True, "min_experts": -1},
+    **{"scheduler_async": False, "mtp": False, "mtp_op_type": 0, "abort_callback_data": None},
+}
+"""What the library says its defaults are, by the fields that the binding declares. With another
+layout some would be read from the wrong place."""
+
+
+class _ModelParameters(binding.llama_model_params):  # type: ignore[misc, unused-ignore]
+    """With room for fields that a later library appends."""
+
+    _fields_ = [("further", ctypes.c_uint8 * 512)]  # noqa: RUF012
+
+
+class _ContextParameters(binding.llama_context_params):  # type: ignore[misc, unused-ignore]
+    """With room for fields that a later library appends."""
+
+    _fields_ = [("further", ctypes.c_uint8 * 512)]  # noqa: RUF012
+
+
+def _declare() -> SimpleNamespace:
+    """The library's functions. Raises ImportError where one is missing or a struct is laid out in
+    another way than the binding says."""
+    # A handle of its own: prototypes set here are not seen by the binding.
+    library = ctypes.CDLL(binding._lib._name)
+    package = f"ik-llama-cpp-python {version('ik-llama-cpp-python')}"
+    functions = SimpleNamespace(llama_batch=binding.llama_batch, llama_get_memory=lambda it: it)
+    for name, (own, arguments, result) in (
+        *_FUNCTIONS.items(),
+        ("llama_model_default_params", ("", [], _ModelParameters)),
+        ("llama_context_default_params", ("", [], _ContextParameters)),
+        ("llama_model_load_from_file", ("", [_S, _ModelParameters], _P)),
+        ("llama_init_from_model", ("", [_P, _ContextParameters], _P)),
+    ):
+        try:
+            function = getattr(library, own or name)
+        except AttributeError:
+            raise ImportError(f"{package} has no {own or name}") from None
+        function.argtypes, function.restype = arguments, result
+        setattr(functions, name, function)
+    for found, known in (
+        (functions.llama_model_default_params(), _MODEL_DEFAULTS),
+        (functions.llama_context_default_params(), _CONTEXT_DEFAULTS),
+    ):
+        for field, value in known.items():
+            if getattr(found, field) != value:
+                raise ImportError(
+                    f"{package} says {getattr(found, field)} of {field}, not {value}: its library "
+                    "is not the one it was made for"
+                )
+    return functions
+
+
+class IkLlamaCpp(Library):
+    """ik_llama.cpp, as built by ik-llama-cpp-python."""
+
+    name = "ik_llama.cpp"
+    functions = _declare()
+
+    def model_parameters(self, *, vocabulary_only: bool) -> Any:
+        parameters = self.functions.llama_model_default_params()
+        # A file that is mapped is not repacked.
+        parameters.use_mmap = False
+        parameters.repack_tensors = True
+        parameters.vocab_only = vocabulary_only
+        return parameters
+
+    def context_parameters(self, *, cells: int, ids: int, sequences: int) -> Any:  # noqa: ARG002
+        parameters = self.functions.llama_context_default_params()
+        parameters.n_seq_max = sequences  # ids are not limited by it
+        # With flash attention a row of one of several sequences aborts the process.
+        parameters.flash_attn = False
+        return parameters
+
+    def window(self, model: Any) -> int:  # noqa: ARG002
+        return 0
+
+    def most_ids(self) -> int:
+        return 2**16
+
+    def held(self, memory: Any, number: int) -> tuple[int, int]:
+        # The fork says the first cell's position, not the least, and 0 for the last of none.
+        if self.functions.llama_memory_seq_pos_min(memory, number) < 0:
+            return -1, -1
+        return 0, self.functions.llama_memory_seq_pos_max(memory, number)
+
+    def attributes(self, model: Any, token: int) -> int:
+        return int(self.functions.llama_token_get_attr(model, token))
+
+    def gap(self, model: Any, architecture: str) -> str:
+        if architecture in _SIZES_ONLY and "?B" in description(self.functions, model):
+            return f"runs {architecture} in the sizes that it knows only"
+        return ""
+
+    def versions(self) -> dict[str, Any]:
+        return {"ik_llama_cpp_python": version("ik-llama-cpp-python")}
+
+
+class IkEngine(GgufEngine):
+    """A GGUF model in ik_llama.cpp."""
+
+    name = "ik"
+    needs = "pip install paceline[ik]; GGUF files of decoders"
+    library = IkLlamaCpp()
