@@ -104,6 +104,10 @@ class TargetOptions:
     context: int | None = whole(
         "context size (default: the model's, at most 4096)", least=2, metavar="TOKENS"
     )
+    same_text: bool = flag(
+        "engine ik: keep a token's logits from depending on how many share its forward, so that "
+        "drafted text is ordinary decoding's to the bit"
+    )
     place: PlaceOptions = group(PlaceOptions)
 
     def load(self, *, max_sequences: int = 1) -> Engine:
@@ -113,6 +117,7 @@ class TargetOptions:
             engine=self.engine,
             max_sequences=max_sequences,
             context_size=self.context,
+            same_text=self.same_text or None,
             **self.place.given(),
         )
 

@@ -300,6 +300,12 @@ class Engine(abc.ABC):
     @classmethod
     def refuse_options(cls, options: Mapping[str, Any]) -> None:
         """Raise SettingError for options beyond those that `load` names."""
+        if "same_text" in options:
+            raise SettingError(
+                f"With the engine {cls.name} a token's logits depend on how many share its "
+                "forward, so drafted text may differ from ordinary decoding's.",
+                "Leave --same-text out, or use a GGUF file with the engine ik.",
+            )
         if options:
             parameters = inspect.signature(cls.load).parameters.values()
             known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]

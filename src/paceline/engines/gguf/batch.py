@@ -26,13 +26,19 @@ class BatchSegment:
 class Batch:
     """A llama_batch of at most `size` tokens over arrays of its own.
 
-    kind   the library's struct
-    ids    how many ids a sequence has; the `slot`-th has those from `slot * ids` on
+    kind    the library's struct
+    ids     how many ids a sequence has; the `slot`-th has those from `slot * ids` on
+    most    tokens of a forward, into which the library cuts a batch
+    spare   the id of a token that is put beside one that would be in a forward alone; None where it
+            may be
     """
 
-    def __init__(self, kind: Any, size: int, ids: int) -> None:
+    def __init__(
+        self, kind: Any, size: int, ids: int, most: int = 0, spare: int | None = None
+    ) -> None:
         self.size = size
-        self._id_count = ids
+        self._id_count, self._most, self._spare = ids, most, spare
+        size += spare is not None
         # Arrays of ctypes take a slice of a list faster than those of numpy.
         self._tokens = (ctypes.c_int32 * size)()
         self._positions = (ctypes.c_int32 * size)()
@@ -64,12 +70,20 @@ class Batch:
                 used, first = used + count, first + count
                 outputs += count if segment.output else 0
                 if used == self.size:
-                    self.struct.n_tokens = used
+                    self._close(used)
                     yield outputs
                     used = outputs = 0
         if used:
-            self.struct.n_tokens = used
+            self._close(used)
             yield outputs
+
+    def _close(self, used: int) -> None:
+        """Say how many tokens there are, with one more where the last forward would have one."""
+        if self._spare is not None and used % self._most == 1:
+            token = [self._tokens[used - 1]]
+            self._put(used, BatchSegment(0, 0, token, output=False, ids=(self._spare,)), 0, 1)
+            used += 1
+        self.struct.n_tokens = used
 
     def _put(self, at: int, segment: BatchSegment, first: int, count: int) -> None:
         end, ids, start = at + count, self._id_count, segment.position + first

@@ -17,15 +17,19 @@ from paceline.engines.gguf.batch import Batch, BatchSegment
 from paceline.engines.gguf.library import Library, description, openmp_wait
 from paceline.engines.gguf.load import (
     BATCH_TOKENS,
-    FORWARD_TOKENS,
     GgufContext,
     load_model,
     make_context,
     trained_context,
 )
 from paceline.engines.gguf.tokenizer import GgufTokenizer
-from paceline.errors import ModelError
+from paceline.engines.gguf.widths import find_widths
+from paceline.errors import ModelError, SettingError
 from paceline.types import Array, path_of
+
+
+class _CacheInPieces(ModelError):
+    """The cache has room for a batch, but not in one piece."""
 
 
 class GgufSequence(Sequence):
@@ -75,8 +79,10 @@ class GgufEngine(Engine):
         self._call = functions = self.library.functions
         self._memory = functions.llama_get_memory(context.pointer)
         self._ids = context.ids_per_sequence
-        self._batch = Batch(functions.llama_batch, BATCH_TOKENS, self._ids)
         first = context.max_sequences * self._ids
+        self._spare = first + context.branch_ids if context.widths.least > 1 else None
+        most = context.widths.most
+        self._batch = Batch(functions.llama_batch, BATCH_TOKENS, self._ids, most, self._spare)
         self._branch_ids = [*range(first, first + context.branch_ids)]
         self._trees: dict[int, Branches] = {}  # by slot, the trees that are held
         self._views: dict[tuple[int, int], Array] = {}  # making one takes longer than finding it
@@ -90,6 +96,7 @@ class GgufEngine(Engine):
         context_size: int | None = None,
         max_sequences: int = 1,
         threads: int | None = None,
+        same_text: bool = False,
         **options: Any,
     ) -> GgufEngine:
         """Load a GGUF file.
@@ -98,23 +105,40 @@ class GgufEngine(Engine):
                          most 4096
         max_sequences    sequences that can be open at once, each of context_size tokens
         threads          by default one for each physical core this process may use
+        same_text        a row's logits don't depend on how many tokens share its forward, so that
+                         greedy text is ordinary decoding's to the bit
 
         Raises ModelError for a file that is not a sound GGUF, a model whose state can't be rewound
         (recurrent, hybrid, encoder, diffusion) and a cache that doesn't fit in memory;
         SettingError for a number out of range or an unknown option.
         """
         cls.refuse_options(options)
+        if same_text:
+            cls.check_same_text(max_sequences)
         path = Path(target)
         model = load_model(cls.library, path)
         try:
             threads = default_threads() if threads is None else threads
-            context = make_context(cls.library, model, context_size, max_sequences, threads)
+            widths = find_widths(cls.library, model, path, threads, same_text=same_text)
+            context = make_context(cls.library, model, context_size, max_sequences, threads, widths)
         except BaseException:
             cls.library.functions.llama_model_free(model)
             raise
         engine = cls(model, context, path.name)
         engine.place = path.absolute()
         return engine
+
+    @classmethod
+    def check_same_text(cls, max_sequences: int) -> None:
+        """Raise SettingError where a row's logits can't be kept from depending on others."""
+        if not cls.library.kernels_by_width:
+            cls.refuse_options({"same_text": True})
+        if max_sequences > 1:
+            raise SettingError(
+                f"{cls.library.name} can't keep the text of {max_sequences} sequences at once from "
+                "depending on each other.",
+                "Decode one at a time, or leave --same-text out.",
+            )
 
     @classmethod
     def load_tokenizer(cls, target: str) -> TokenizerOnly:
@@ -132,6 +156,13 @@ class GgufEngine(Engine):
         return TokenizerOnly(cls.name, path.name, tokenizer, size, place, free, longest)
 
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
+        try:
+            return self._score_once(jobs)
+        except _CacheInPieces:
+            self.library.make_room(self._memory)
+            return self._score_once(jobs)
+
+    def _score_once(self, jobs: AbstractSequence[Job]) -> list[Array]:
         try:
             for job in jobs:
                 tree = job.tree()
@@ -155,8 +186,10 @@ class GgufEngine(Engine):
         kept, done = None, 0
         for outputs in self._batch.fill(segments):
             status = self._call.llama_decode(self._context, self._batch.struct)
+            if self._spare is not None:
+                self._call.llama_memory_seq_rm(self._memory, self._spare, -1, -1)
             if status:
-                raise ModelError(
+                raise (_CacheInPieces if status == self.library.full else ModelError)(
                     f"{self.library.name} could not score "
                     f"{sum(len(s.tokens) for s in segments)} tokens: "
                     f"llama_decode returned {status} ({self.library.reason()}).",
@@ -321,7 +354,8 @@ def _metadata(engine: GgufEngine, model: Any, context: GgufContext) -> dict[str,
         "openmp_wait": openmp_wait(),
         "context_size": context.context_size,
         "max_sequences": context.max_sequences,
-        "forward_tokens": FORWARD_TOKENS,
+        "forward_tokens": context.widths.most,
+        "same_text": context.widths.least > 0,
         "weights_bytes": functions.llama_model_size(model),
         "cache_bytes": context.cache_bytes,
         "cache_dtype": "float16",

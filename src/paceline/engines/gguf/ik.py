@@ -61,9 +61,14 @@ _FUNCTIONS: Mapping[str, tuple[str, list[Any], Any]] = {
     "llama_memory_seq_rm": ("llama_kv_cache_seq_rm", [_P, _I, _I, _I], _B),
     "llama_memory_seq_cp": ("llama_kv_cache_seq_cp", [_P, _I, _I, _I, _I], None),
     "llama_memory_seq_pos_min": ("llama_kv_cache_seq_pos_min", [_P, _I], _I),
+    "llama_kv_cache_defrag": ("", [_P], None),
+    "llama_kv_cache_update": ("", [_P], _I),
     "llama_memory_seq_pos_max": ("llama_kv_cache_seq_pos_max", [_P, _I], _I),
 }
 """By llama.cpp's name: the fork's, where it has another, arguments and result."""
+
+_MOST_MOVES = 8
+"""Times the cache is tidied when it is full of holes; each moves a few hundred pieces."""
 
 _SIZES_ONLY = ("baichuan", "gemma2")
 """Architectures of which the fork ends the process where it doesn't know a model's size."""
@@ -134,6 +139,8 @@ class IkLlamaCpp(Library):
 
     name = "ik_llama.cpp"
     functions = _declare()
+    kernels_by_width = True
+    full = 1
 
     def model_parameters(self, *, vocabulary_only: bool) -> Any:
         parameters = self.functions.llama_model_default_params()
@@ -143,7 +150,7 @@ class IkLlamaCpp(Library):
         parameters.vocab_only = vocabulary_only
         return parameters
 
-    def context_parameters(self, *, cells: int, ids: int, sequences: int) -> Any:  # noqa: ARG002
+    def context_parameters(self, *, ids: int, sequences: int) -> Any:  # noqa: ARG002
         parameters = self.functions.llama_context_default_params()
         parameters.n_seq_max = sequences  # ids are not limited by it
         # With flash attention a row of one of several sequences aborts the process.
@@ -164,6 +171,12 @@ class IkLlamaCpp(Library):
 
     def attributes(self, model: Any, token: int) -> int:
         return int(self.functions.llama_token_get_attr(model, token))
+
+    def make_room(self, memory: Any) -> None:
+        # A batch goes into neighbouring cells, which holes of other sequences may leave nowhere.
+        for _ in range(_MOST_MOVES):
+            self.functions.llama_kv_cache_defrag(memory)
+            self.functions.llama_kv_cache_update(memory)
 
     def gap(self, model: Any, architecture: str) -> str:
         if architecture in _SIZES_ONLY and "?B" in description(self.functions, model):

@@ -16,7 +16,7 @@ import functools
 import os
 import re
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 
 if "OMP_WAIT_POLICY" not in os.environ:  # read when a library's OpenMP is loaded: set it before
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -32,12 +32,16 @@ _log_callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_v
 class Library(abc.ABC):
     """A build of llama.cpp or of one of its forks.
 
-    name         as its users know it
-    functions    its C functions, by the names that llama.cpp gives them today
+    name                as its users know it
+    functions           its C functions, by the names that llama.cpp gives them today
+    kernels_by_width    wide forwards take kernels that may be wrong (see `widths`)
+    full                what llama_decode returns when the cache has room, but not in one piece
     """
 
     name: str
     functions: Any
+    kernels_by_width: ClassVar[bool] = False
+    full: ClassVar[int | None] = None
 
     def __init__(self) -> None:
         self._records: deque[tuple[int, str]] = deque(maxlen=1000)
@@ -51,10 +55,9 @@ class Library(abc.ABC):
         """How a file is loaded."""
 
     @abc.abstractmethod
-    def context_parameters(self, *, cells: int, ids: int, sequences: int) -> Any:
+    def context_parameters(self, *, ids: int, sequences: int) -> Any:
         """A context of one cache for all sequences, from which any tail can be taken again.
 
-        cells        tokens that the cache holds, of all sequences together
         ids          under which sequences and branches of trees are held
         sequences    that are open at once
         """
@@ -80,6 +83,9 @@ class Library(abc.ABC):
     @abc.abstractmethod
     def versions(self) -> dict[str, Any]:
         """What the engine's metadata say of the library."""
+
+    def make_room(self, memory: Any) -> None:  # noqa: B027
+        """Move what a cache holds together, where `full` was returned."""
 
     def is_diffusion(self, model: Any) -> bool:  # noqa: ARG002
         """Whether a model doesn't write from left to right."""

@@ -24,7 +24,7 @@ class LlamaCpp(Library):
         parameters.vocab_only = vocabulary_only
         return parameters
 
-    def context_parameters(self, *, cells: int, ids: int, sequences: int) -> Any:  # noqa: ARG002
+    def context_parameters(self, *, ids: int, sequences: int) -> Any:  # noqa: ARG002
         parameters = llama_cpp.llama_context_default_params()
         parameters.n_seq_max = ids
         # With a cache apart for each sequence llama.cpp cuts a batch into pieces of equally many

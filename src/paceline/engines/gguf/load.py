@@ -10,16 +10,12 @@ from typing import Any
 
 from paceline.engines.cpu import free_bytes
 from paceline.engines.gguf.library import Library
+from paceline.engines.gguf.widths import Widths
 from paceline.engines.load import check_range, fitting_context, is_gguf
 from paceline.errors import ModelError, UnknownModelError
 
 BATCH_TOKENS = 512
 """Most tokens in one llama_decode. It can't be interrupted, so longer prompts go in several."""
-
-FORWARD_TOKENS = 128
-"""Most tokens a library puts through the layers at once. What a forward needs beside weights and
-cache grows with it; prompts are read as fast as with llama.cpp's 512, because 128 rows are
-already many more than it takes for arithmetic, not reading the weights, to set the pace."""
 
 LEAST_BRANCHES, MOST_BRANCHES = 32, 128
 """Branches of a tree for which each sequence has room, if there is room for the least. Each takes
@@ -48,6 +44,7 @@ class GgufContext:
     context_size: int
     max_sequences: int
     threads: int
+    widths: Widths
     cache_bytes: int
     window_tokens: int | None
     window_bytes: int
@@ -121,7 +118,12 @@ def trained_context(functions: Any, model: Any) -> int | None:
 
 
 def make_context(
-    library: Library, model: Any, context_size: int | None, max_sequences: int, threads: int
+    library: Library,
+    model: Any,
+    context_size: int | None,
+    max_sequences: int,
+    threads: int,
+    widths: Widths,
 ) -> GgufContext:
     """A context for `max_sequences` of `context_size` tokens each.
 
@@ -139,13 +141,16 @@ def make_context(
     known = library.most_ids()
     check_range("max_sequences", max_sequences, known // ids, f"This {library.name}")
     check_range("threads", threads, _MOST_THREADS, library.name)
-    cells = -(-context_size * max_sequences // _CELLS) * _CELLS
+    # A forward that is too narrow takes one token more for a while.
+    cells = -(-(context_size * max_sequences + (widths.least > 1)) // _CELLS) * _CELLS
     _check_memory(library, model, cells, context_size, max_sequences)
     library.begin_log()
     each = min(MOST_BRANCHES, known // max_sequences - 1) if ids == 1 else 0
+    if widths.least:  # what is kept of a tree would lie elsewhere than a chain's tokens
+        each = 0
     branches = each * max_sequences if each >= LEAST_BRANCHES else 0
-    shape = {"cells": cells, "ids": max_sequences * ids + branches, "sequences": max_sequences}
-    pointer = _new(library, model, threads, FORWARD_TOKENS, **shape)
+    held = max_sequences * ids + branches
+    pointer = _new(library, model, threads, widths.most, cells, held, max_sequences)
     if not pointer:
         raise ModelError(
             f"No context for {max_sequences} x {context_size} tokens: {library.reason()}.",
@@ -156,7 +161,7 @@ def make_context(
         raise ModelError(
             "This model keeps no state between forwards.", "Choose a decoder with attention only."
         )
-    needed = -(-min(cells, window * max_sequences + FORWARD_TOKENS) // _CELLS) * _CELLS
+    needed = -(-min(cells, window * max_sequences + widths.most) // _CELLS) * _CELLS
     kept = library.cache_bytes(windowed=True) if window else 0
     return GgufContext(
         pointer,
@@ -165,16 +170,25 @@ def make_context(
         context_size,
         max_sequences,
         threads,
+        widths,
         cache_bytes=library.cache_bytes(),
         window_tokens=window or None,
         window_bytes=round(kept * (1 - needed / cells)),
     )
 
 
-def _new(library: Library, model: Any, threads: int, forward_tokens: int, **shape: int) -> Any:
+def _new(
+    library: Library,
+    model: Any,
+    threads: int,
+    forward_tokens: int,
+    cells: int,
+    ids: int,
+    sequences: int,
+) -> Any:
     """A new context's pointer, null where the library fails."""
-    parameters = library.context_parameters(**shape)
-    parameters.n_ctx, parameters.n_batch = shape["cells"], max(BATCH_TOKENS, shape["ids"])
+    parameters = library.context_parameters(ids=ids, sequences=sequences)
+    parameters.n_ctx, parameters.n_batch = cells, max(BATCH_TOKENS + 1, ids)
     parameters.n_ubatch = forward_tokens
     parameters.n_threads = parameters.n_threads_batch = threads
     return library.functions.llama_init_from_model(model, parameters)
@@ -189,7 +203,7 @@ def _check_memory(
     if free is None:
         return
     library.begin_log()
-    self_test = _new(library, model, 1, 1, cells=_CELLS, ids=1, sequences=1)
+    self_test = _new(library, model, 1, 1, _CELLS, 1, 1)
     if not self_test:
         return  # the real context will fail in the same way, and say why
     library.functions.llama_free(self_test)
