@@ -271,7 +271,7 @@ def _measure_overhead(engine: Engine, context: list[int], samples: Timings) -> N
 
 
 VERSIONS = (
-    *("llama_cpp_python", "llama_cpp"),
+    *("ik_llama_cpp_python", "llama_cpp_python", "llama_cpp"),
     *("torch_version", "transformers_version", "openvino_version"),
 )
 """Metadata of engines that names a version; another one has other costs."""
@@ -290,6 +290,7 @@ def costs_key(engine: Engine) -> dict[str, Any]:
         "device": metadata.get("device"),
         "dtype": metadata.get("dtype") or metadata.get("description"),
         "threads": metadata.get("threads"),
+        "same_text": metadata.get("same_text"),
         "cpu": machine["cpu"],
         "cores": machine["cores"],
     }
