@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline import plugins
 from paceline.engines.base import Engine
+from paceline.engines.cpu import cpu_field
 from paceline.errors import (
     ModelError,
     PacelineError,
@@ -96,8 +97,7 @@ def engine_of(target: str) -> str:
             return "openvino"
         if path.is_file():
             if is_gguf(path):
-                installed = (name for name, package in GGUF_ENGINES.items() if find_spec(package))
-                return next(installed, "llamacpp")
+                return next(filter(_runs_here, GGUF_ENGINES), "llamacpp")
             raise ModelError(
                 f"{path} is not a model: it does not begin as a GGUF file.",
                 "Give a GGUF file, or the directory of a model in safetensors form.",
@@ -109,6 +109,15 @@ def engine_of(target: str) -> str:
     if path.suffix == ".gguf" or "/" in target:
         raise ModelError(f"There is no file {target}.", "Check the path.")
     raise unknown_name("file, directory or demo model", target, catalog.CATALOG)
+
+
+def _runs_here(name: str) -> bool:
+    """Whether an engine's package is installed, and this processor can run it: the wheels of ik for
+    x86 end the process where there is no AVX2."""
+    flags = cpu_field("flags").split()
+    return find_spec(GGUF_ENGINES[name]) is not None and (
+        name != "ik" or "sse2" not in flags or "avx2" in flags
+    )
 
 
 def check_range(

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any
 
+from paceline.engines.cpu import cpu_field
 from paceline.engines.gguf.engine import GgufEngine
 from paceline.engines.gguf.library import Library, description
 
@@ -73,6 +74,9 @@ _MOST_MOVES = 8
 _SIZES_ONLY = ("baichuan", "gemma2")
 """Architectures of which the fork ends the process where it doesn't know a model's size."""
 
+_BESIDE_THE_CACHE = ("deepseek4", "openpangu")
+_DRAFTS = ("dflash", "dflash-draft", "gemma4_mtp", "gemma4-assistant")
+
 _MODEL_DEFAULTS = {
     **{"split_mode": 1, "n_seq_max": 1, "n_ubatch": 512, "type_v_last": 1, "n_v_last": -1},
     **{"use_mmap": True, "check_tensors": False, "repack_tensors": False, "flash_attn": True},
@@ -104,6 +108,9 @@ class _ContextParameters(binding.llama_context_params):  # type: ignore[misc, un
 def _declare() -> SimpleNamespace:
     """The library's functions. Raises ImportError where one is missing or a struct is laid out in
     another way than the binding says."""
+    flags = cpu_field("flags").split()
+    if "sse2" in flags and "avx2" not in flags:
+        raise ImportError("its kernels need AVX2, which this processor doesn't have")
     # A handle of its own: prototypes set here are not seen by the binding.
     library = ctypes.CDLL(binding._lib._name)
     package = f"ik-llama-cpp-python {version('ik-llama-cpp-python')}"
@@ -179,6 +186,10 @@ class IkLlamaCpp(Library):
             self.functions.llama_kv_cache_update(memory)
 
     def gap(self, model: Any, architecture: str) -> str:
+        if architecture in _BESIDE_THE_CACHE:
+            return f"keeps state of {architecture} that a rewind doesn't take back"
+        if architecture in _DRAFTS:
+            return f"runs {architecture} beside its target only"
         if architecture in _SIZES_ONLY and "?B" in description(self.functions, model):
             return f"runs {architecture} in the sizes that it knows only"
         return ""
