@@ -24,7 +24,8 @@ from paceline.engines.gguf.load import (
 )
 from paceline.engines.gguf.tokenizer import GgufTokenizer
 from paceline.engines.gguf.widths import find_widths
-from paceline.errors import ModelError, SettingError
+from paceline.engines.load import check_range
+from paceline.errors import ModelError
 from paceline.types import Array, path_of
 
 
@@ -63,9 +64,13 @@ class GgufEngine(Engine):
     library: ClassVar[Library]
 
     tokenizer: GgufTokenizer
+    together: Engine | None = None
 
-    def __init__(self, model: Any, context: GgufContext, label: str) -> None:
-        """Takes over the pointers of `load_model` and `make_context`. Use `load`."""
+    def __init__(
+        self, model: Any, context: GgufContext, label: str, *, owns_model: bool = True
+    ) -> None:
+        """Takes over the pointers of `load_model`, unless another owns it, and `make_context`. Use
+        `load`."""
         self.model = label
         self.tokenizer = GgufTokenizer(self.library, model, label)
         self.vocabulary_size = self.tokenizer.size
@@ -86,7 +91,8 @@ class GgufEngine(Engine):
         self._branch_ids = [*range(first, first + context.branch_ids)]
         self._trees: dict[int, Branches] = {}  # by slot, the trees that are held
         self._views: dict[tuple[int, int], Array] = {}  # making one takes longer than finding it
-        self._free = weakref.finalize(self, _free, functions, context.pointer, model)
+        owned = model if owns_model else None
+        self._free = weakref.finalize(self, _free, functions, context.pointer, owned)
 
     @classmethod
     def load(
@@ -98,7 +104,7 @@ class GgufEngine(Engine):
         threads: int | None = None,
         same_text: bool = False,
         **options: Any,
-    ) -> GgufEngine:
+    ) -> Engine:
         """Load a GGUF file.
 
         context_size     most tokens of a sequence; by default what the model was trained for, at
@@ -113,32 +119,28 @@ class GgufEngine(Engine):
         SettingError for a number out of range or an unknown option.
         """
         cls.refuse_options(options)
-        if same_text:
-            cls.check_same_text(max_sequences)
+        if same_text and not cls.library.kernels_by_width:
+            cls.refuse_options({"same_text": True})
+        check_range("max_sequences", max_sequences)
         path = Path(target)
         model = load_model(cls.library, path)
+        # Beside another sequence in the same cache the last bits of a text may be others.
+        count, room = (max_sequences, 1) if same_text else (1, max_sequences)
+        engines: list[GgufEngine] = []
         try:
             threads = default_threads() if threads is None else threads
             widths = find_widths(cls.library, model, path, threads, same_text=same_text)
-            context = make_context(cls.library, model, context_size, max_sequences, threads, widths)
+            for _ in range(count):
+                context = make_context(cls.library, model, context_size, room, threads, widths)
+                engines.append(cls(model, context, path.name, owns_model=not engines))
+                engines[-1].place = path.absolute()
         except BaseException:
-            cls.library.functions.llama_model_free(model)
+            for engine in reversed(engines):
+                engine.close()
+            if not engines:
+                cls.library.functions.llama_model_free(model)
             raise
-        engine = cls(model, context, path.name)
-        engine.place = path.absolute()
-        return engine
-
-    @classmethod
-    def check_same_text(cls, max_sequences: int) -> None:
-        """Raise SettingError where a row's logits can't be kept from depending on others."""
-        if not cls.library.kernels_by_width:
-            cls.refuse_options({"same_text": True})
-        if max_sequences > 1:
-            raise SettingError(
-                f"{cls.library.name} can't keep the text of {max_sequences} sequences at once from "
-                "depending on each other.",
-                "Decode one at a time, or leave --same-text out.",
-            )
+        return engines[0] if count == 1 else _apart(engines)
 
     @classmethod
     def load_tokenizer(cls, target: str) -> TokenizerOnly:
@@ -284,6 +286,12 @@ class GgufEngine(Engine):
         self._free()
 
 
+def _apart(engines: list[GgufEngine]) -> Engine:
+    from paceline.engines.gguf.apart import EngineApart
+
+    return EngineApart(engines)
+
+
 class Branches:
     """A tree as a library can hold it: a branch for each leaf, every token in all branches that
     pass through it.
@@ -337,7 +345,8 @@ def _job_segments(job: Job, tree: Branches | None) -> Iterator[BatchSegment]:
 
 def _free(functions: Any, context: Any, model: Any) -> None:
     functions.llama_free(context)
-    functions.llama_model_free(model)
+    if model is not None:
+        functions.llama_model_free(model)
 
 
 def _metadata(engine: GgufEngine, model: Any, context: GgufContext) -> dict[str, Any]:
