@@ -16,7 +16,7 @@ BASES = {"engine": Engine, "draft": Draft, "verifier": Verifier}
 
 
 def test_the_built_ins_are_registered_like_any_other() -> None:
-    assert plugins.names("engine") == ["llamacpp", "openvino", "toy", "transformers"]
+    assert plugins.names("engine") == ["ik", "llamacpp", "openvino", "toy", "transformers"]
     models = ["model", "tree", "early-exit", "shared", "text"]
     others = ["none", "lookup", "recycle", "first", "cascade", "mixture"]
     assert plugins.names("draft") == sorted([*models, *others])

@@ -39,20 +39,14 @@ if find_spec("torch") and find_spec("transformers"):
         for name in ("llama", "mistral", "gemma2", "gemma3")
     ]
 
-if find_spec("llama_cpp") and find_spec("gguf"):
+if (find_spec("llama_cpp") or find_spec("ik_llama_cpp")) and find_spec("gguf"):
     import tiny_gguf
 
     CASES += [
-        Case(f"llamacpp-{name}", partial(tiny_gguf.load, name), 5e-3) for name in tiny_gguf.MODELS
+        Case(f"{engine}-{name}", partial(tiny_gguf.load, name, engine=kind), 5e-3)
+        for engine, kind in tiny_gguf.ENGINES.items()
+        for name in tiny_gguf.MODELS
     ]
-
-    if find_spec("ik_llama_cpp"):
-        from paceline.engines.gguf.ik import IkEngine
-
-        CASES += [
-            Case(f"ik-{name}", partial(tiny_gguf.load, name, engine=IkEngine), 5e-3)
-            for name in tiny_gguf.MODELS
-        ]
 
     if find_spec("openvino") and find_spec("openvino_genai"):
         import tiny_openvino

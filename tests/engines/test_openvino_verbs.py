@@ -57,7 +57,17 @@ def test_a_bench_of_two_engines_becomes_a_plan(
 ) -> None:
     given = ("-d", "lookup:min_match=1", "-n", "2", "--prompts", "texts.jsonl")
     code = run(
-        *("bench", tiny.model(), "--threads", "1", "--context", "128", *given),
+        *(
+            "bench",
+            tiny.model(),
+            "--engine",
+            "llamacpp",
+            "--threads",
+            "1",
+            "--context",
+            "128",
+            *given,
+        ),
         *("--max-tokens", "24", "--also", "--engine openvino --precision strict", "-o", "b.jsonl"),
     )
     told = capsys.readouterr()

@@ -52,7 +52,8 @@ def test_a_gguf_files_weights_are_left_where_they_are(monkeypatch: pytest.Monkey
         return read(path, parameters)
 
     monkeypatch.setattr(library, "llama_model_load_from_file", spy)
-    with load_tokenizer(tiny_gguf.model("llama")), load(tiny_gguf.model("llama")):
+    model, engine = tiny_gguf.model("llama"), "llamacpp"
+    with load_tokenizer(model, engine=engine), load(model, engine=engine):
         assert asked == [True, False]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +13,9 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, TokenType
 
+from paceline import plugins
 from paceline.engines.gguf.engine import GgufEngine
-from paceline.engines.gguf.llamacpp import LlamaCppEngine
+from paceline.engines.load import GGUF_ENGINES
 
 
 class Shape(NamedTuple):
@@ -31,6 +33,13 @@ class Matrices(NamedTuple):
     file_type: gguf.LlamaFileType
     pack: Callable[[str, np.ndarray], tuple[np.ndarray, GGMLQuantizationType]]
 
+
+ENGINES: dict[str, type[GgufEngine]] = {
+    name: plugins.find("engine", name)
+    for name, package in GGUF_ENGINES.items()
+    if find_spec(package)
+}
+"""The GGUF engines that are installed."""
 
 TINY = Shape(layers=3, width=48, inner=64, heads=6, key_heads=2, head=8)
 HALF = Matrices(
@@ -207,23 +216,31 @@ MODELS = ("llama", "gemma2")
 
 
 def load(
-    architecture: str,
-    context_size: int,
-    max_sequences: int,
-    engine: type[GgufEngine] = LlamaCppEngine,
+    architecture: str, context_size: int, max_sequences: int, engine: type[GgufEngine] | None = None
 ) -> GgufEngine:
+    engine = engine or next(iter(ENGINES.values()))
     return engine.load(
-        model(architecture), context_size=context_size, max_sequences=max_sequences, threads=1
+        model_for(engine, architecture),
+        context_size=context_size,
+        max_sequences=max_sequences,
+        threads=1,
     )
 
 
+def model_for(engine: type[GgufEngine], architecture: str) -> str:
+    """The path of a tiny model that the engine takes: ik knows a gemma2 by its number of layers."""
+    layers = 26 if (engine.name, architecture) == ("ik", "gemma2") else TINY.layers
+    return model(architecture, layers=layers)
+
+
 @functools.cache
-def model(architecture: str, *, sentencepiece: bool = False) -> str:
+def model(architecture: str, *, sentencepiece: bool = False, layers: int = TINY.layers) -> str:
     """The path of a tiny model, written once a test run."""
     folder = tempfile.TemporaryDirectory(prefix="tiny-gguf-")
     _FOLDERS.append(folder)  # removed when the run ends
     path = Path(folder.name) / f"{architecture}.gguf"
-    return str(write(path, architecture, sentencepiece=sentencepiece))
+    shape = TINY._replace(layers=layers)
+    return str(write(path, architecture, sentencepiece=sentencepiece, shape=shape))
 
 
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []

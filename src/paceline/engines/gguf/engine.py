@@ -29,10 +29,6 @@ from paceline.errors import ModelError
 from paceline.types import Array, path_of
 
 
-class _CacheInPieces(ModelError):
-    """The cache has room for a batch, but not in one piece."""
-
-
 class GgufSequence(Sequence):
     """The `slot`-th sequence of the engine's cache."""
 
@@ -90,6 +86,7 @@ class GgufEngine(Engine):
         self._batch = Batch(functions.llama_batch, BATCH_TOKENS, self._ids, most, self._spare)
         self._branch_ids = [*range(first, first + context.branch_ids)]
         self._trees: dict[int, Branches] = {}  # by slot, the trees that are held
+        self._holes = False  # between cells that are used, where the library minds
         self._views: dict[tuple[int, int], Array] = {}  # making one takes longer than finding it
         owned = model if owns_model else None
         self._free = weakref.finalize(self, _free, functions, context.pointer, owned)
@@ -158,13 +155,9 @@ class GgufEngine(Engine):
         return TokenizerOnly(cls.name, path.name, tokenizer, size, place, free, longest)
 
     def _score(self, jobs: AbstractSequence[Job]) -> list[Array]:
-        try:
-            return self._score_once(jobs)
-        except _CacheInPieces:
-            self.library.make_room(self._memory)
-            return self._score_once(jobs)
-
-    def _score_once(self, jobs: AbstractSequence[Job]) -> list[Array]:
+        if self._holes:
+            self.library.close_holes(self._memory)
+            self._holes = False
         try:
             for job in jobs:
                 tree = job.tree()
@@ -191,7 +184,7 @@ class GgufEngine(Engine):
             if self._spare is not None:
                 self._call.llama_memory_seq_rm(self._memory, self._spare, -1, -1)
             if status:
-                raise (_CacheInPieces if status == self.library.full else ModelError)(
+                raise ModelError(
                     f"{self.library.name} could not score "
                     f"{sum(len(s.tokens) for s in segments)} tokens: "
                     f"llama_decode returned {status} ({self.library.reason()}).",
@@ -243,6 +236,7 @@ class GgufEngine(Engine):
             self._branch_ids.append(number)
             del tree.leaves[end]
         del self._trees[slot]
+        self._holes = self.library.holes
 
     def truncate(self, slot: int, length: int) -> None:
         """Take a sequence's tokens from index `length` on out of the cache."""
@@ -252,6 +246,8 @@ class GgufEngine(Engine):
                     f"{self.library.name} could not rewind {self.model} to {length} tokens.",
                     "Choose a model whose state can be rewound.",
                 )
+        if self.capabilities.max_sequences > 1:
+            self._holes = self.library.holes
         self._check_held(slot, length)
 
     def copy(self, source: int, slot: int, length: int) -> None:

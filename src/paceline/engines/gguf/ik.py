@@ -16,6 +16,7 @@ from typing import Any
 from paceline.engines.cpu import cpu_field
 from paceline.engines.gguf.engine import GgufEngine
 from paceline.engines.gguf.library import Library, description
+from paceline.errors import ModelError
 
 from ik_llama_cpp import _ctypes_api as binding  # isort: skip (after the library's settings)
 
@@ -26,6 +27,23 @@ _P, _I, _U, _B, _S = (
     ctypes.c_bool,
     ctypes.c_char_p,
 )
+
+
+class _CacheView(ctypes.Structure):
+    """A llama_kv_cache_view: which cells are used, and how many free ones lie together."""
+
+    _fields_ = (
+        ("n_cells", _I),
+        ("n_seq_max", _I),
+        ("token_count", _I),
+        ("used_cells", _I),
+        ("max_contiguous", _I),
+        ("max_contiguous_idx", _I),
+        ("cells", _P),
+        ("cells_sequences", _P),
+    )
+
+
 _FUNCTIONS: Mapping[str, tuple[str, list[Any], Any]] = {
     "llama_backend_init": ("", [], None),
     "llama_log_set": ("", [_P, _P], None),
@@ -63,13 +81,16 @@ _FUNCTIONS: Mapping[str, tuple[str, list[Any], Any]] = {
     "llama_memory_seq_cp": ("llama_kv_cache_seq_cp", [_P, _I, _I, _I, _I], None),
     "llama_memory_seq_pos_min": ("llama_kv_cache_seq_pos_min", [_P, _I], _I),
     "llama_kv_cache_defrag": ("", [_P], None),
+    "llama_kv_cache_view_init": ("", [_P, _I], _CacheView),
+    "llama_kv_cache_view_update": ("", [_P, _P], None),
+    "llama_kv_cache_view_free": ("", [_P], None),
     "llama_kv_cache_update": ("", [_P], _I),
     "llama_memory_seq_pos_max": ("llama_kv_cache_seq_pos_max", [_P, _I], _I),
 }
 """By llama.cpp's name: the fork's, where it has another, arguments and result."""
 
-_MOST_MOVES = 8
-"""Times the cache is tidied when it is full of holes; each moves a few hundred pieces."""
+_MOST_MOVES = 16
+"""Times the cache is tidied before that is given up; each moves a few hundred pieces."""
 
 _SIZES_ONLY = ("baichuan", "gemma2")
 """Architectures of which the fork ends the process where it doesn't know a model's size."""
@@ -147,7 +168,7 @@ class IkLlamaCpp(Library):
     name = "ik_llama.cpp"
     functions = _declare()
     kernels_by_width = True
-    full = 1
+    holes = True
 
     def model_parameters(self, *, vocabulary_only: bool) -> Any:
         parameters = self.functions.llama_model_default_params()
@@ -179,11 +200,23 @@ class IkLlamaCpp(Library):
     def attributes(self, model: Any, token: int) -> int:
         return int(self.functions.llama_token_get_attr(model, token))
 
-    def make_room(self, memory: Any) -> None:
-        # A batch goes into neighbouring cells, which holes of other sequences may leave nowhere.
-        for _ in range(_MOST_MOVES):
-            self.functions.llama_kv_cache_defrag(memory)
-            self.functions.llama_kv_cache_update(memory)
+    def close_holes(self, memory: Any) -> None:
+        call = self.functions
+        view = call.llama_kv_cache_view_init(memory, 1)
+        try:
+            for _ in range(_MOST_MOVES):
+                call.llama_kv_cache_view_update(memory, ctypes.byref(view))
+                if view.max_contiguous >= view.n_cells - view.used_cells:
+                    return
+                call.llama_kv_cache_defrag(memory)
+                call.llama_kv_cache_update(memory)
+        finally:
+            call.llama_kv_cache_view_free(ctypes.byref(view))
+        raise ModelError(
+            f"{self.name} can't tidy its cache: {view.used_cells} of {view.n_cells} cells are "
+            f"used, and {view.max_contiguous} free ones lie together.",
+            "Decode fewer sequences at once.",
+        )
 
     def gap(self, model: Any, architecture: str) -> str:
         if architecture in _BESIDE_THE_CACHE:

@@ -35,13 +35,13 @@ class Library(abc.ABC):
     name                as its users know it
     functions           its C functions, by the names that llama.cpp gives them today
     kernels_by_width    wide forwards take kernels that may be wrong (see `widths`)
-    full                what llama_decode returns when the cache has room, but not in one piece
+    holes               the cache may not have free cells between used ones when it is read
     """
 
     name: str
     functions: Any
     kernels_by_width: ClassVar[bool] = False
-    full: ClassVar[int | None] = None
+    holes: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._records: deque[tuple[int, str]] = deque(maxlen=1000)
@@ -84,8 +84,8 @@ class Library(abc.ABC):
     def versions(self) -> dict[str, Any]:
         """What the engine's metadata say of the library."""
 
-    def make_room(self, memory: Any) -> None:  # noqa: B027
-        """Move what a cache holds together, where `full` was returned."""
+    def close_holes(self, memory: Any) -> None:  # noqa: B027
+        """Move what a cache holds together. Raises ModelError if that fails."""
 
     def is_diffusion(self, model: Any) -> bool:  # noqa: ARG002
         """Whether a model doesn't write from left to right."""

@@ -1,4 +1,4 @@
-"""The llama.cpp engine's tokenizer: text to tokens and back, names, chat templates."""
+"""The GGUF engine's tokenizer on each library: text to tokens and back, names, chat templates."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("llama_cpp")
 pytest.importorskip("gguf")
 
 import tiny_gguf
 
-from paceline.engines.gguf.llamacpp import LlamaCppEngine
+from paceline.engines.gguf.engine import GgufEngine
 from paceline.errors import ModelError, PromptError
+
+Kind = type[GgufEngine]
+
+
+@pytest.fixture(params=tiny_gguf.ENGINES.values(), ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return request.param
 
 
 @pytest.fixture
-def engine() -> Iterator[LlamaCppEngine]:
-    with tiny_gguf.load("llama", 64, 1) as engine:
+def engine(kind: Kind) -> Iterator[GgufEngine]:
+    with tiny_gguf.load("llama", 64, 1, kind) as engine:
         yield engine
 
 
@@ -27,22 +33,22 @@ WRITTEN = ["abba cab", "naïve 漢字 🙂👩‍👩‍👧", " a  b ", "", "\n
 
 @pytest.mark.parametrize("sentencepiece", [False, True])
 @pytest.mark.parametrize("written", WRITTEN)
-def test_text_to_tokens_to_text(written: str, sentencepiece: bool) -> None:
+def test_text_to_tokens_to_text(written: str, sentencepiece: bool, kind: Kind) -> None:
     path = tiny_gguf.model("llama", sentencepiece=sentencepiece)
-    with LlamaCppEngine.load(path, context_size=64) as engine:
+    with kind.load(path, context_size=64) as engine:
         tokens = engine.tokenizer.encode(written)
         assert engine.tokenizer.text_bytes(tokens).decode() == written
 
 
-def test_a_continuation_keeps_its_space() -> None:
-    with LlamaCppEngine.load(tiny_gguf.model("llama", sentencepiece=True)) as engine:
+def test_a_continuation_keeps_its_space(kind: Kind) -> None:
+    with kind.load(tiny_gguf.model("llama", sentencepiece=True)) as engine:
         tokens = engine.tokenizer.encode("a ab")
         cut = next(i for i, token in enumerate(tokens) if engine.tokenizer.piece(token) == "▁ab")
         assert engine.tokenizer.text_bytes(tokens[:cut]) == b"a"
         assert engine.tokenizer.text_bytes(tokens[cut:]) == b" ab"
 
 
-def test_tokens_have_names_and_bytes(engine: LlamaCppEngine) -> None:
+def test_tokens_have_names_and_bytes(engine: GgufEngine) -> None:
     tokenizer = engine.tokenizer
     assert tokenizer.end_tokens == {1}
     assert [tokenizer.piece(token) for token in (0, 1, 2 + ord("a"), 263, 264, -1)] == [
@@ -63,25 +69,25 @@ def test_tokens_have_names_and_bytes(engine: LlamaCppEngine) -> None:
     ]
 
 
-def test_special_tokens_in_a_prompt_are_recognised(engine: LlamaCppEngine) -> None:
+def test_special_tokens_in_a_prompt_are_recognised(engine: GgufEngine) -> None:
     assert engine.tokenizer.encode("a</s>") == [0, 2 + ord("a"), 1]
 
 
-def test_half_a_surrogate_pair_is_refused(engine: LlamaCppEngine) -> None:
+def test_half_a_surrogate_pair_is_refused(engine: GgufEngine) -> None:
     with pytest.raises(PromptError, match="a character that is not text"):
         engine.tokenizer.encode("ab\ud83d")
 
 
-def test_a_chat_goes_through_the_models_template(engine: LlamaCppEngine) -> None:
+def test_a_chat_goes_through_the_models_template(engine: GgufEngine) -> None:
     tokens = engine.tokenizer.encode_chat([{"role": "user", "content": "cab"}])
     assert tokens[0] == 0
     assert 0 not in tokens[1:]
     assert engine.tokenizer.decode(tokens) == "user: cab\nassistant:"
 
 
-def load_with(template: str | None, folder: Path) -> LlamaCppEngine:
+def load_with(template: str | None, folder: Path, kind: Kind) -> GgufEngine:
     path = tiny_gguf.write(folder / "m.gguf", "llama", template=template)
-    return LlamaCppEngine.load(str(path), context_size=64)
+    return kind.load(str(path), context_size=64)
 
 
 def test_no_chat_template_is_an_error(tmp_path: Path) -> None:
