@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ from paceline.models import catalog
 # A background job of a shell without job control ignores interrupts, which tests send themselves.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _widths_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is tried out of tiny models doesn't go into the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("widths")
+        patch.setattr("paceline.engines.gguf.widths.cache_dir", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")

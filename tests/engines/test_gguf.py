@@ -153,6 +153,7 @@ def test_long_prompts_go_in_several_decodes(
     monkeypatch.setattr("paceline.engines.gguf.engine.BATCH_TOKENS", 16)
     wanted = [(text(40, 1), 1), (text(25, 2), 3), (text(50, 3), 50)]
     with tiny_gguf.load(architecture, 64, 3, kind) as engine:
+        decodes.clear()
         rows = engine.score([Job(engine.open(), *job) for job in wanted])
         assert max(decodes) == 16
         assert sum(decodes) == 115
@@ -165,6 +166,7 @@ def test_prompts_longer_than_a_batch_leave_their_last_rows_in_place(
 ) -> None:
     monkeypatch.setattr("paceline.engines.gguf.engine.BATCH_TOKENS", 16)
     with tiny_gguf.load("llama", 64, 2, kind) as engine:
+        decodes.clear()
         first, second = engine.score([Job(engine.open(), text(33)), Job(engine.open(), text(30))])
         assert decodes == [16, 16, 16, 15]
         assert not first.flags.owndata
@@ -270,6 +272,8 @@ def test_many_sequences_rewind_exactly(architecture: str, kind: Kind) -> None:
 
 
 def test_a_sliding_window_says_what_it_costs(kind: Kind) -> None:
+    if kind.name == "ik":
+        pytest.skip("it always keeps the whole cache")
     with tiny_gguf.load("gemma2", 256, 4, kind) as engine:
         metadata = engine.metadata()
     # two of three layers have a window of 8; kept whole they hold 1024 cells instead of 256
@@ -298,15 +302,16 @@ def test_metadata_are_the_librarys_own(engine: GgufEngine) -> None:
         ({"context_size": 0}, "context_size is 0"),
         ({"context_size": 257}, "context_size is 257. The model takes 1 to 256"),
         ({"max_sequences": 0}, "max_sequences is 0"),
-        ({"max_sequences": 100_000}, "max_sequences is 100000. This llama.cpp takes"),
+        ({"max_sequences": 100_000}, "max_sequences is 100000. This LIBRARY takes"),
         ({"threads": 0}, "threads is 0"),
-        ({"threads": 5000}, "threads is 5000. llama.cpp takes"),
-        ({"dtype": "float16"}, "no option of the llamacpp engine named 'dtype'"),
+        ({"threads": 5000}, "threads is 5000. LIBRARY takes"),
+        ({"dtype": "float16"}, "no option of the ENGINE engine named 'dtype'"),
     ],
 )
 def test_settings_out_of_range_are_refused(
     options: dict[str, Any], message: str, kind: Kind
 ) -> None:
+    message = message.replace("LIBRARY", kind.library.name).replace("ENGINE", kind.name)
     with pytest.raises(SettingError, match=message):
         kind.load(tiny_gguf.model_for(kind, "llama"), **options)
 
@@ -327,6 +332,8 @@ def test_recurrent_models_are_refused_by_name(kind: Kind) -> None:
 def test_models_without_a_rewindable_text_are_refused(
     question: str, message: str, monkeypatch: pytest.MonkeyPatch, kind: Kind, functions: Any
 ) -> None:
+    if not hasattr(functions, question):
+        pytest.skip("it has no such models")
     monkeypatch.setattr(functions, question, lambda _: True)
     with pytest.raises(ModelError, match=message):
         kind.load(tiny_gguf.model_for(kind, "llama"))

@@ -90,9 +90,9 @@ def load_with(template: str | None, folder: Path, kind: Kind) -> GgufEngine:
     return kind.load(str(path), context_size=64)
 
 
-def test_no_chat_template_is_an_error(tmp_path: Path) -> None:
+def test_no_chat_template_is_an_error(tmp_path: Path, kind: Kind) -> None:
     with (
-        load_with(None, tmp_path) as engine,
+        load_with(None, tmp_path, kind) as engine,
         pytest.raises(ModelError, match=r"m\.gguf has no chat template"),
     ):
         engine.tokenizer.encode_chat([{"role": "user", "content": "a"}])
@@ -107,17 +107,19 @@ def test_no_chat_template_is_an_error(tmp_path: Path) -> None:
         ("{% if %}", "Expected an expression"),
     ],
 )
-def test_a_template_that_fails_is_an_error(template: str, message: str, tmp_path: Path) -> None:
-    with load_with(template, tmp_path) as engine, pytest.raises(PromptError, match=message):
+def test_a_template_that_fails_is_an_error(
+    template: str, message: str, tmp_path: Path, kind: Kind
+) -> None:
+    with load_with(template, tmp_path, kind) as engine, pytest.raises(PromptError, match=message):
         engine.tokenizer.encode_chat([{"role": "user", "content": "a"}])
 
 
-def test_templates_have_what_they_are_written_for(tmp_path: Path) -> None:
+def test_templates_have_what_they_are_written_for(tmp_path: Path, kind: Kind) -> None:
     template = (
         "{% generation %}{{ strftime_now('%Y')|length }}{% endgeneration %}"
         "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m|tojson }}"
         "{% endfor %}"
     )
-    with load_with(template, tmp_path) as engine:
+    with load_with(template, tmp_path, kind) as engine:
         tokens = engine.tokenizer.encode_chat([{"role": "user", "content": "ä"}] * 2)
         assert engine.tokenizer.decode(tokens) == '4{"role": "user", "content": "ä"}'

@@ -8,6 +8,8 @@ llama.cpp has for them.
 from __future__ import annotations
 
 import ctypes
+import os
+import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from typing import Any
 
 from paceline.engines.cpu import cpu_field
 from paceline.engines.gguf.engine import GgufEngine
-from paceline.engines.gguf.library import Library, description
+from paceline.engines.gguf.library import ERROR, Library, description
 from paceline.errors import ModelError
 
 from ik_llama_cpp import _ctypes_api as binding  # isort: skip (after the library's settings)
@@ -177,6 +179,21 @@ class IkLlamaCpp(Library):
         parameters.repack_tensors = True
         parameters.vocab_only = vocabulary_only
         return parameters
+
+    def load_model(self, path: bytes, parameters: Any) -> Any:
+        # What is wrong with a damaged file it tells standard error, not its log.
+        with tempfile.TemporaryFile() as told:
+            kept = os.dup(2)
+            try:
+                os.dup2(told.fileno(), 2)
+                model = super().load_model(path, parameters)
+            finally:
+                os.dup2(kept, 2)
+                os.close(kept)
+            told.seek(0)
+            for line in told.read().splitlines():
+                self._record(ERROR, line, None)
+        return model
 
     def context_parameters(self, *, ids: int, sequences: int) -> Any:  # noqa: ARG002
         parameters = self.functions.llama_context_default_params()

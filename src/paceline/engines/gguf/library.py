@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 if "OMP_WAIT_POLICY" not in os.environ:  # read when a library's OpenMP is loaded: set it before
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-_ERROR = 4
+ERROR = 4  # the level of an error in a log
 _GENERAL = re.compile(r"failed to (load model|decode|initialize batch)")
 _ORIGIN = re.compile(r"^\w+: (error loading model: )?")
 _CACHE = re.compile(r"(\w+) KV buffer size = +([\d.]+) MiB")
@@ -87,6 +87,10 @@ class Library(abc.ABC):
     def close_holes(self, memory: Any) -> None:  # noqa: B027
         """Move what a cache holds together. Raises ModelError if that fails."""
 
+    def load_model(self, path: bytes, parameters: Any) -> Any:
+        """A pointer to the model in a file; null where that fails, for a `reason`."""
+        return self.functions.llama_model_load_from_file(path, parameters)
+
     def is_diffusion(self, model: Any) -> bool:  # noqa: ARG002
         """Whether a model doesn't write from left to right."""
         return False
@@ -101,7 +105,7 @@ class Library(abc.ABC):
     def _start(self) -> None:
         self.functions.llama_backend_init()
 
-    def _record(self, level: int, text: bytes, _: ctypes.c_void_p) -> None:
+    def _record(self, level: int, text: bytes, _: ctypes.c_void_p | None) -> None:
         self._records.append((level, text.decode("utf-8", errors="replace").strip()))
 
     def begin_log(self) -> None:
@@ -114,7 +118,7 @@ class Library(abc.ABC):
     def reason(self) -> str:
         """Why the library failed, in its own words: the first error that says more than that it
         did."""
-        errors = [text for level, text in self._records if level == _ERROR]
+        errors = [text for level, text in self._records if level == ERROR]
         telling = [text for text in errors if not _GENERAL.search(text)] or errors
         return _ORIGIN.sub("", telling[0]).rstrip(".") if telling else f"{self.name} gave no reason"
 

@@ -65,7 +65,7 @@ def load_model(library: Library, path: Path, *, vocabulary_only: bool = False) -
     functions = library.functions
     parameters = library.model_parameters(vocabulary_only=vocabulary_only)
     library.begin_log()
-    model = functions.llama_model_load_from_file(os.fsencode(path), parameters)
+    model = library.load_model(os.fsencode(path), parameters)
     if not model:
         reason = library.reason()
         kind = UnknownModelError if _UNKNOWN.search(reason) else ModelError
