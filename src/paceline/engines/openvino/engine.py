@@ -73,7 +73,7 @@ class OpenVinoEngine(Engine):
     sequence_type = OpenVinoSequence
     needs = (
         "pip install paceline[openvino]; OpenVINO model directories, GGUF files with "
-        "paceline[llamacpp] too, model directories with paceline[openvino-export]"
+        "paceline[ik] or [llamacpp] too, model directories with paceline[openvino-export]"
     )
 
     def __init__(

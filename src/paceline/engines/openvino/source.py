@@ -12,9 +12,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 
-from paceline import plugins
 from paceline.engines.base import TokenizerOnly
-from paceline.engines.load import longest_context
+from paceline.engines.load import load_tokenizer, longest_context
 from paceline.engines.openvino.export import WEIGHTS, exported_directory, exported_gguf
 from paceline.engines.openvino.model import IR
 from paceline.engines.tokenizer import render
@@ -87,13 +86,16 @@ def _place(target: str, path: Path) -> Place:
 
 
 def find_tokenizer(target: str, place: Place) -> TokenizerOnly:
-    """What reads a model's texts, and says what is known without its weights. Raises ModelError for
-    a tokenizer that is missing or can't be read, SettingError where llama.cpp isn't installed and a
-    GGUF file is to be read."""
+    """What reads a model's texts, and says what is known without its weights.
+
+    Raises ModelError for a tokenizer that is missing or can't be read, SettingError where neither
+    ik nor llamacpp is installed and a GGUF file is to be read.
+    """
     path = Path(target).expanduser().absolute()
     if place.kind is Kind.GGUF:
-        # The file's own tokenizer, as llama.cpp has it: tokens are those of that engine.
-        reader: TokenizerOnly = plugins.find("engine", "llamacpp").load_tokenizer(str(place.path))
+        # The file's own, as llama.cpp or its fork has it: tokens are those of that engine.
+        reader = load_tokenizer(str(place.path))
+        assert isinstance(reader, TokenizerOnly)
         reader.engine, reader.place = "openvino", path
         return reader
     directory = place.path if place.kind is Kind.DIRECTORY else place.path.parent
