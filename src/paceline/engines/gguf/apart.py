@@ -81,5 +81,5 @@ class EngineApart(Engine):
         return told
 
     def _close(self) -> None:
-        for engine in reversed(self._engines):  # the first holds the model
+        for engine in self._engines:
             engine.close()

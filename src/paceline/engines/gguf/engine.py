@@ -62,11 +62,9 @@ class GgufEngine(Engine):
     tokenizer: GgufTokenizer
     together: Engine | None = None
 
-    def __init__(
-        self, model: Any, context: GgufContext, label: str, *, owns_model: bool = True
-    ) -> None:
-        """Takes over the pointers of `load_model`, unless another owns it, and `make_context`. Use
-        `load`."""
+    def __init__(self, loaded: LoadedModel, context: GgufContext, label: str) -> None:
+        """Takes over the pointer of `make_context`. Use `load`."""
+        model = loaded.pointer
         self.model = label
         self.tokenizer = GgufTokenizer(self.library, model, label)
         self.vocabulary_size = self.tokenizer.size
@@ -88,8 +86,8 @@ class GgufEngine(Engine):
         self._trees: dict[int, Branches] = {}  # by slot, the trees that are held
         self._holes = False  # between cells that are used, where the library minds
         self._views: dict[tuple[int, int], Array] = {}  # making one takes longer than finding it
-        owned = model if owns_model else None
-        self._free = weakref.finalize(self, _free, functions, context.pointer, owned)
+        # The model is kept by what is still to be called, so contexts go before it.
+        self._free = weakref.finalize(self, _free, functions, context.pointer, loaded)
 
     @classmethod
     def load(
@@ -120,7 +118,9 @@ class GgufEngine(Engine):
             cls.refuse_options({"same_text": True})
         check_range("max_sequences", max_sequences)
         path = Path(target)
+        functions = cls.library.functions
         model = load_model(cls.library, path)
+        loaded = LoadedModel(functions, model)
         # Beside another sequence in the same cache the last bits of a text may be others.
         count, room = (max_sequences, 1) if same_text else (1, max_sequences)
         engines: list[GgufEngine] = []
@@ -129,13 +129,12 @@ class GgufEngine(Engine):
             widths = find_widths(cls.library, model, path, threads, same_text=same_text)
             for _ in range(count):
                 context = make_context(cls.library, model, context_size, room, threads, widths)
-                engines.append(cls(model, context, path.name, owns_model=not engines))
+                engines.append(cls(loaded, context, path.name))
                 engines[-1].place = path.absolute()
         except BaseException:
-            for engine in reversed(engines):
+            for engine in engines:
                 engine.close()
-            if not engines:
-                cls.library.functions.llama_model_free(model)
+            del loaded  # the error holds this frame, and so would hold the model
             raise
         return engines[0] if count == 1 else _apart(engines)
 
@@ -339,10 +338,16 @@ def _job_segments(job: Job, tree: Branches | None) -> Iterator[BatchSegment]:
         yield BatchSegment(slot, position, [token], trunk + index >= silent, tree.ids[index])
 
 
-def _free(functions: Any, context: Any, model: Any) -> None:
+class LoadedModel:
+    """The model in a file, freed when nothing holds it any more."""
+
+    def __init__(self, functions: Any, pointer: Any) -> None:
+        self.pointer = pointer
+        weakref.finalize(self, functions.llama_model_free, pointer)
+
+
+def _free(functions: Any, context: Any, _: LoadedModel) -> None:
     functions.llama_free(context)
-    if model is not None:
-        functions.llama_model_free(model)
 
 
 def _metadata(engine: GgufEngine, model: Any, context: GgufContext) -> dict[str, Any]:
