@@ -16,6 +16,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _undisturbed() -> Iterator[None]:
+    """Tests run beside each other, which a bench would notice."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paceline.bench.machine._MACHINE", Path("/nowhere/stat"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _widths_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What is tried out of tiny models doesn't go into the user's cache."""
     with pytest.MonkeyPatch.context() as patch:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from paceline import Sampling, StopConditions, generate
+from paceline.bench.local import bench
 from paceline.bench.local.bench import Configuration, header_of, run_bench, with_baseline
 from paceline.bench.local.result import BenchResult, as_document
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
@@ -15,7 +16,8 @@ from paceline.bench.summary import bench_summary
 from paceline.drafts.lookup import LookupDraft, Store
 from paceline.drafts.model import ModelDraft
 from paceline.engines.toy import ToyEngine
-from paceline.errors import SettingError
+from paceline.errors import DataError, SettingError
+from paceline.plan.bench import decide_bench
 
 
 def toy_workload(count: int = 5) -> Workload:
@@ -180,3 +182,57 @@ def test_bytes_a_second_are_those_of_weights_and_cache_read_once_a_pass() -> Non
     ]
     result.runs = halved
     assert result.bytes_per_s("baseline") == pytest.approx((read - 500 * len(rounds)) / seconds)
+
+
+# -- disturbed by other programs
+
+
+def disturbed_bench(monkeypatch: pytest.MonkeyPatch, lacked: list[float]) -> BenchResult:
+    """A bench of one prompt, after a warm-up; `lacked` is what each decoding of it lacks."""
+    told = iter(lacked)
+    monkeypatch.setattr(bench, "shortage", lambda *_: next(told))
+    return run_bench(ToyEngine(8, seed=2), [lookup_configuration()], toy_workload(2), max_tokens=8)
+
+
+def test_a_disturbed_run_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = disturbed_bench(monkeypatch, [0.9, 0.0, 0.05, 0, 0])
+    assert [run.attempts for run in result.runs] == [2, 1, 1, 1]
+    assert not result.disturbed
+    assert "isturbed" not in bench_summary(result)
+
+
+def test_what_stays_disturbed_is_marked_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = disturbed_bench(monkeypatch, [0.9, 0.3, 0.5, 0, 0, 0])
+    [bad] = result.disturbed
+    assert (bad.id, bad.attempts) == ("p0", 3)
+    assert {run.id for run in result.finished.runs} == {"p1"}
+    assert result.complete
+    text = bench_summary(result)
+    assert "Other programs disturbed 1 of 2 prompts, which are left out." in text
+    assert (
+        f"Left out as disturbed: p0: other programs used 0.0 processors while {bad.configuration}"
+        in text
+    )
+    [sentence] = as_document(result)["disturbed"]
+    assert sentence.startswith("p0: ")
+    comparison = result.finished.comparison("lookup -n 4")
+    assert [one.id for one in comparison.prompts] == ["p1"]
+
+
+def test_where_all_is_disturbed_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = disturbed_bench(monkeypatch, [0.5] * 12)
+    text = bench_summary(result)
+    assert text.startswith("Nothing was measured both with and without drafts.")
+    assert "disturbed 2 of 2 prompts" in text
+    with pytest.raises(DataError, match="other programs disturbed 2"):
+        decide_bench(result)
+
+
+def test_a_draft_that_remembers_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([0.9] * 8)
+    monkeypatch.setattr(bench, "shortage", lambda *_: next(told))
+    draft = LookupDraft(store=Store())
+    warm = Configuration("warm", {"lookup": draft}, 4, warm=True)
+    result = run_bench(ToyEngine(8, seed=2), [warm], toy_workload(1), max_tokens=8)
+    attempts = {run.configuration: run.attempts for run in result.runs}
+    assert attempts == {"baseline": 3, "warm": 1}

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-_PROCESS = Path("/proc/self")
+_LEAST_S = 0.5  # Linux counts in hundredths of a second
+_PROCESS, _MACHINE = Path("/proc/self"), Path("/proc/stat")
 
 
 def machine_metadata() -> dict[str, Any]:
@@ -81,11 +82,14 @@ class Taken:
     """Filled when the watched block ends.
 
     cpu_s                processor seconds, all threads of this process
+    others_cores         processors that other programs kept busy, on average; None where the
+                         system doesn't tell (only Linux does), or of a block too short to tell
     peak_memory_bytes    most resident memory in the block, where the system can tell (Linux);
                          elsewhere the most the process has ever had
     """
 
     cpu_s: float = 0.0
+    others_cores: float | None = None
     peak_memory_bytes: int | None = None
 
 
@@ -94,12 +98,36 @@ def watched() -> Iterator[Taken]:
     """Count what a block takes."""
     taken = Taken()
     fresh = _forget_peak()
-    started = process_time()
+    started, cpu_s, busy_s = perf_counter(), process_time(), _busy_s()
     try:
         yield taken
     finally:
-        taken.cpu_s = process_time() - started
+        taken.cpu_s = process_time() - cpu_s
+        busy, wall = _busy_s(), perf_counter() - started
+        if busy is not None and busy_s is not None and wall > _LEAST_S:
+            taken.others_cores = max(0.0, busy - busy_s - taken.cpu_s) / wall
         taken.peak_memory_bytes = (_peak_since() if fresh else None) or peak_memory_bytes()
+
+
+def _busy_s() -> float | None:
+    """Processor seconds that the whole machine has worked since it started, for virtual machines
+    beside it too (proc(5), stat: all but idle and waiting for disks; guests are in user time)."""
+    try:
+        first = _MACHINE.read_text(encoding="ascii").split("\n", 1)[0].split()
+        user, nice, system, _, _, *rest = map(int, first[1:])
+        return float(user + nice + system + sum(rest[:3])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def shortage(others_cores: float | None, threads: int | None) -> float:
+    """What share of the processors that a run has threads for others used: 0 where enough were
+    left, or where it isn't known. A container's /proc/stat is its host's, whose other cores may be
+    busy with anything, so what others do counts only as far as it leaves the run too few."""
+    if others_cores is None:
+        return 0.0
+    needed = min(threads or usable_cores(), usable_cores())
+    return max(0.0, others_cores + needed - (os.cpu_count() or 1)) / needed
 
 
 def _forget_peak() -> bool:

@@ -24,12 +24,18 @@ _MOST_FAILURES = 5
 
 def bench_summary(result: BenchResult) -> str:
     """The whole summary of a bench, of what was decoded in all configurations."""
-    complete, result = result.complete, result.finished
+    complete, disturbances, result = result.complete, result.disturbances(), result.finished
     comparisons = result.comparisons()
     rated = [(ratio.value, one) for one in comparisons if (ratio := one.ratio()) is not None]
     rated.sort(key=lambda pair: -pair[0])
     lines = [_headline(one, _baseline(one)) for _, one in rated]
     lines = lines or ["Nothing was measured both with and without drafts."]
+    if disturbances:
+        count = f"{len(disturbances)} of {len(result.header.prompts) * result.header.repeats}"
+        lines.append(
+            f"Other programs disturbed {count} prompts, which are left out. Measure them again on "
+            "a quiet machine."
+        )
     lines += [line for one in comparisons for line in _worst(one)]
     lines += ["", *_categories(result, comparisons)]
     for configuration in result.drafted:
@@ -38,6 +44,7 @@ def bench_summary(result: BenchResult) -> str:
     lines += ["", *_machine(result)]
     lines += [f"Left out: {sentence}" for sentence in result.header.workload.get("skipped", ())]
     lines += [f"Left out: {id}: {reason}" for id, reason in result.failed.items()]
+    lines += [f"Left out as disturbed: {sentence}." for sentence in disturbances]
     if not complete:
         lines += ["", "Interrupted: these are the prompts measured so far."]
     return "\n".join(lines)

@@ -84,6 +84,13 @@ def decide_bench(
 def _check(result: BenchResult, done: BenchResult) -> None:
     if not done.runs:
         failed = f" {counted(len(result.failed), 'prompt')} failed." if result.failed else ""
+        disturbed = result.disturbances()
+        if disturbed:
+            raise DataError(
+                f"No prompt of the bench is left: other programs disturbed {len(disturbed)}."
+                + failed,
+                "Measure again on a quiet machine.",
+            )
         raise DataError(
             f"No prompt of the bench is finished in all configurations.{failed}",
             "Let it finish: the same command with -o goes on.",
@@ -209,6 +216,9 @@ def _notes(result: BenchResult, measured: Measurement) -> tuple[str, ...]:
     if missing:
         every = counted(len(result.header.prompts), "prompt")
         said.append(f"The bench is not finished: left out are {len(missing)} of {every}.")
+    disturbed = result.disturbances()
+    if disturbed:
+        said.append(f"Disturbed by other programs and left out: {'; '.join(disturbed)}.")
     failed = list(result.failed)
     if failed:
         said.append(f"Failed and left out: {counted(len(failed), 'prompt')} ({listed(failed)}).")

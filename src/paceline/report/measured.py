@@ -83,7 +83,11 @@ def how_measured(summary: Summary) -> list[Block | None]:
     lists = {"Lines of the workload that were skipped": workload.get("skipped", ())}
     if isinstance(summary, BenchSummary):
         failed = [f"{id}: {why}" for id, why in summary.result.failed.items()]
-        lists = {"Failed, and left out of all configurations": failed, **lists}
+        lists = {
+            "Failed, and left out of all configurations": failed,
+            "Disturbed by other programs, and left out": summary.disturbances,
+            **lists,
+        }
     blocks += [
         named([{f"{what} ({len(sentences)})": sentence} for sentence in sentences])
         for what, sentences in lists.items()

@@ -98,7 +98,8 @@ class BenchSummary(_Figures):
     result    without runs whose prompt is not measured in all configurations yet: what is compared
               was measured on the same prompts
     missing   how many prompts are still to be measured
-    begun     how many runs `result` leaves out
+    begun     how many runs `result` leaves out for that
+    disturbances    what it leaves out because other programs disturbed it, a sentence a prompt
     """
 
     def __init__(self, source: str, result: BenchResult) -> None:
@@ -107,7 +108,9 @@ class BenchSummary(_Figures):
         self.missing = len(result.missing())
         self.complete = not self.missing
         self.result = result.finished
-        self.begun = len(result.runs) - len(self.result.runs)
+        self.disturbances = result.disturbances()
+        unfinished = set(result.missing())
+        self.begun = sum((run.id, run.repeat) in unfinished for run in result.runs)
         self.categories = self.result.categories
         self.ids = {run.id for run in self.result.runs}
         self._comparisons = {one.candidate: one for one in self.result.comparisons()}

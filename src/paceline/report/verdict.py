@@ -81,6 +81,11 @@ def _nothing(summary: BenchSummary) -> ReportVerdict:
     asked, failed = len(summary.result.header.prompts), len(summary.result.failed)
     if failed and failed == asked:
         return ReportVerdict(f"Nothing was measured: all {count(failed, 'prompt')} failed.")
+    if summary.disturbances and not summary.missing:
+        return ReportVerdict(
+            "Nothing can be said: other programs disturbed every prompt. Measure again on a quiet "
+            "machine."
+        )
     return ReportVerdict("Nothing was measured: no prompt is finished in all configurations yet.")
 
 
@@ -148,6 +153,11 @@ def _bench_doubts(summary: BenchSummary, group: Group) -> Iterator[str]:
         yield from _few(*summary.prompts(group))
     if summary.missing:
         yield _incomplete(summary)
+    if summary.disturbances:
+        yield (
+            f"Other programs disturbed {count(len(summary.disturbances), 'prompt')}, which "
+            f"{_are(len(summary.disturbances))} left out. Measure again on a quiet machine."
+        )
 
 
 def _of_one(summary: BenchSummary, one: Described) -> Iterator[str]:

@@ -14,7 +14,7 @@ from paceline.bench.local.divergence import explain
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.local.result import BenchHeader, BenchResult
 from paceline.bench.local.run import BASELINE, Described, Run, as_kept, check_run, ends_of
-from paceline.bench.machine import Taken, watched
+from paceline.bench.machine import Taken, shortage, watched
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.decode.generate import Generation, decode, fitting_verifier
 from paceline.decode.round import Policy, fixed
@@ -29,6 +29,14 @@ from paceline.types import Request, Sampling, StopConditions
 from paceline.verify.base import Verifier
 
 _WARM_UP_TOKENS = 8
+
+MOST_ATTEMPTS = 3
+"""Times a run is decoded while other programs disturb it."""
+
+TOLERATED_SHORTAGE = 0.1
+"""The share of its processors that other programs may take from a run. Its threads wait for each
+other after every operation, so a tenth of their time costs more than a tenth of the speed; a quiet
+machine stays below a fiftieth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +221,8 @@ class _Done(NamedTuple):
     generation: Generation
     taken: Taken
     policy_stats: PolicyStats | None
+    attempts: int = 1
+    disturbed: bool = False
 
 
 @dataclass(slots=True)
@@ -285,6 +295,20 @@ class _Bench:
         return one.engine or self.engine
 
     def decode(self, one: Configuration, request: Request) -> _Done:
+        """Decoded once, or again while other programs took processors that it needed; the least
+        disturbed attempt. What remembers its answer can't be asked again."""
+        threads = self._engine(one).metadata().get("threads")
+        once = any(draft.remembers for draft in one.drafts.values())
+        found: list[tuple[float, _Done]] = []
+        while not found or (
+            found[-1][0] > TOLERATED_SHORTAGE and len(found) < (1 if once else MOST_ATTEMPTS)
+        ):
+            done = self._decode_once(one, request)
+            found.append((shortage(done.taken.others_cores, threads), done))
+        lacked, done = min(found, key=lambda each: each[0])
+        return done._replace(attempts=len(found), disturbed=lacked > TOLERATED_SHORTAGE)
+
+    def _decode_once(self, one: Configuration, request: Request) -> _Done:
         policy = one.make_policy()
         decoder = self._decoder(one, policy)
         with watched() as taken:
@@ -330,7 +354,8 @@ class _Group:
     def _run(self, one: Configuration, compare: bool) -> Run:
         """A finished run, compared with ordinary decoding where greedy makes that meaningful."""
         assert self.prompt is not None
-        generation, taken, policy_stats = self.done[one.name]
+        done = self.done[one.name]
+        generation, taken, policy_stats = done.generation, done.taken, done.policy_stats
         request = self.requests[one.name]
         engine = one.engine or self.bench.engine
         equal, first_difference = None, None
@@ -363,5 +388,8 @@ class _Group:
             divergences=generation.divergences,
             policy_stats=policy_stats,
             cpu_s=taken.cpu_s,
+            others_cores=taken.others_cores,
+            attempts=done.attempts,
+            disturbed=done.disturbed,
             peak_memory_bytes=taken.peak_memory_bytes,
         )

@@ -94,13 +94,29 @@ class BenchResult:
 
     @property
     def finished(self) -> BenchResult:
-        """Only what was decoded in all configurations: a prompt that is begun would count for some
-        of them and not for others."""
-        missing = set(self.missing())
-        if not missing:
+        """Only what was decoded in all configurations, and disturbed in none: other prompts would
+        count for some of them and not for others."""
+        left_out = set(self.missing()) | {(run.id, run.repeat) for run in self.disturbed}
+        if not left_out:
             return self
-        runs = [run for run in self.runs if (run.id, run.repeat) not in missing]
+        runs = [run for run in self.runs if (run.id, run.repeat) not in left_out]
         return BenchResult(self.header, runs, self.failed)
+
+    @property
+    def disturbed(self) -> list[Run]:
+        """Runs that lacked processors, because other programs used them."""
+        return [run for run in self.runs if run.disturbed]
+
+    def disturbances(self) -> list[str]:
+        """A sentence for each prompt that is left out because of them."""
+        worst: dict[tuple[str, int], Run] = {}
+        for run in sorted(self.disturbed, key=lambda run: run.others_cores or 0.0):
+            worst[run.id, run.repeat] = run
+        return [
+            f"{run.id}: other programs used {run.others_cores or 0.0:.1f} processors while "
+            f"{run.configuration} ran, the least of {run.attempts} attempts"
+            for run in worst.values()
+        ]
 
     def asked(self, prompt: WorkloadPrompt) -> WorkloadPrompt:
         """The prompt as it is asked: a later turn after the first baseline's answer to
@@ -279,7 +295,8 @@ class DivergenceMeans:
 
 def as_document(result: BenchResult) -> dict[str, Any]:
     """What a bench adds up to, as one JSON document; docs/bench-file.md explains its fields."""
-    header, complete, result = result.header, result.complete, result.finished
+    header, complete, disturbances = result.header, result.complete, result.disturbances()
+    result = result.finished
     return {
         "kind": "paceline bench summary",
         "command": header.command,
@@ -288,6 +305,7 @@ def as_document(result: BenchResult) -> dict[str, Any]:
         "bandwidth_bytes_per_s": header.bandwidth_bytes_per_s,
         "workload": header.workload,
         "failed": result.failed,
+        "disturbed": disturbances,
         "max_tokens": header.max_tokens,
         "repeats": header.repeats,
         "configurations": [_summary(result, one) for one in result.configurations],

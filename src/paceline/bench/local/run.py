@@ -84,6 +84,10 @@ class Run:
     divergences           see `Generation`
     policy_stats              the policy's, if it was asked
     cpu_s                processor seconds of the whole request, all threads
+    others_cores         processors that other programs kept busy meanwhile, on average; None where
+                         the system doesn't tell
+    attempts             times it was decoded, because the others were disturbed
+    disturbed            other programs took processors that it needed, in every attempt
     peak_memory_bytes    most resident memory of the process while it ran; None where the system
                          doesn't tell
     """
@@ -103,6 +107,9 @@ class Run:
     divergences: tuple[Divergence, ...] = ()
     policy_stats: PolicyStats | None = None
     cpu_s: float | None = None
+    others_cores: float | None = None
+    attempts: int = 1
+    disturbed: bool = False
     peak_memory_bytes: int | None = None
 
     @cached_property
