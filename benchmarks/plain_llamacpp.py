@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--categories")
     args = parser.parse_args()
     path = resolve(args.model)
-    engine = load(path, context_size=2048)
+    engine = load(path, engine="llamacpp", context_size=2048)
     threads = engine.metadata()["threads"]
     peer = Llama(path, n_ctx=2048, n_threads=threads, n_threads_batch=threads, verbose=False)
 
