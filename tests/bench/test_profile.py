@@ -127,6 +127,15 @@ def test_a_profile_is_measured_once_and_again_when_its_key_is_stale(cache, monke
     assert len(said) == 2
 
 
+def test_a_profile_that_was_disturbed_is_not_kept(cache, monkeypatch) -> None:
+    said: list[str] = []
+    engine = ToyEngine(seed=3, context_size=300)
+    monkeypatch.setattr(profile, "shortage", lambda *_: 0.4)
+    assert costs_for(engine, on_measure=said.append).forward_s(1) > 0
+    assert cached(engine) is None
+    assert said[1] == "Other programs disturbed that. It is measured again next time."
+
+
 def test_a_spoiled_cache_is_measured_again(cache) -> None:
     engine = ToyEngine(seed=3, context_size=300)
     place = keep(costs_for(engine))

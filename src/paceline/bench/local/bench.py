@@ -14,7 +14,7 @@ from paceline.bench.local.divergence import explain
 from paceline.bench.local.model_metadata import draft_metadata, target_metadata
 from paceline.bench.local.result import BenchHeader, BenchResult
 from paceline.bench.local.run import BASELINE, Described, Run, as_kept, check_run, ends_of
-from paceline.bench.machine import Taken, shortage, watched
+from paceline.bench.machine import TOLERATED_SHORTAGE, Taken, shortage, watched
 from paceline.bench.prompts.workload import Workload, WorkloadPrompt
 from paceline.decode.generate import Generation, decode, fitting_verifier
 from paceline.decode.round import Policy, fixed
@@ -32,11 +32,6 @@ _WARM_UP_TOKENS = 8
 
 MOST_ATTEMPTS = 3
 """Times a run is decoded while other programs disturb it."""
-
-TOLERATED_SHORTAGE = 0.1
-"""The share of its processors that other programs may take from a run. Its threads wait for each
-other after every operation, so a tenth of their time costs more than a tenth of the speed; a quiet
-machine stays below a fiftieth."""
 
 
 @dataclass(frozen=True, slots=True)

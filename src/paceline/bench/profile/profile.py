@@ -15,7 +15,7 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from paceline.bench.machine import machine_metadata
+from paceline.bench.machine import TOLERATED_SHORTAGE, machine_metadata, shortage, watched
 from paceline.decode.generate import generate
 from paceline.engines import base
 from paceline.engines.base import Engine, Job
@@ -365,8 +365,12 @@ def costs_for(
         "(`paceline profile` does it finely) …"
     )
     samples = Timings()
-    measure_costs(engine, samples, quick=True, feeds=drafts, sweeps=3)
+    with watched() as taken:
+        measure_costs(engine, samples, quick=True, feeds=drafts, sweeps=3)
     costs = samples.costs(costs_key(engine))
+    if shortage(taken.others_cores, engine.metadata().get("threads")) > TOLERATED_SHORTAGE:
+        on_measure("Other programs disturbed that. It is measured again next time.")
+        return costs
     try:
         keep(costs)
     except DataError as error:
