@@ -22,13 +22,7 @@ from paceline.errors import ModelError
 
 from ik_llama_cpp import _ctypes_api as binding  # isort: skip (after the library's settings)
 
-_P, _I, _U, _B, _S = (
-    ctypes.c_void_p,
-    ctypes.c_int32,
-    ctypes.c_uint32,
-    ctypes.c_bool,
-    ctypes.c_char_p,
-)
+_P, _I, _B, _S = ctypes.c_void_p, ctypes.c_int32, ctypes.c_bool, ctypes.c_char_p
 
 
 class _CacheView(ctypes.Structure):
@@ -183,7 +177,10 @@ class IkLlamaCpp(Library):
     def load_model(self, path: bytes, parameters: Any) -> Any:
         # What is wrong with a damaged file it tells standard error, not its log.
         with tempfile.TemporaryFile() as told:
-            kept = os.dup(2)
+            try:
+                kept = os.dup(2)
+            except OSError:  # closed
+                return super().load_model(path, parameters)
             try:
                 os.dup2(told.fileno(), 2)
                 model = super().load_model(path, parameters)
