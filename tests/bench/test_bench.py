@@ -222,7 +222,7 @@ def test_what_stays_disturbed_is_marked_and_left_out(monkeypatch: pytest.MonkeyP
 def test_where_all_is_disturbed_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     result = disturbed_bench(monkeypatch, [0.5] * 12)
     text = bench_summary(result)
-    assert text.startswith("Nothing was measured both with and without drafts.")
+    assert text.startswith("Nothing can be said: other programs disturbed every prompt.")
     assert "disturbed 2 of 2 prompts" in text
     with pytest.raises(DataError, match="other programs disturbed 2"):
         decide_bench(result)

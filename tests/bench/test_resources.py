@@ -44,8 +44,8 @@ def test_memory_gives_some_bytes_a_second() -> None:
     assert 1e7 < read_bandwidth(size=1 << 24, seconds=0.01) < 1e13
 
 
-def stat(user: int, idle: int) -> str:
-    return f"cpu  {user} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 2 3\n"
+def stat(user: int, idle: int, stolen: int = 0) -> str:
+    return f"cpu  {user} 0 0 {idle} 7 0 0 {stolen} 5 0\ncpu0 1 2 3\n"
 
 
 def test_what_others_kept_busy_is_the_machine_s_time_less_its_own(monkeypatch, tmp_path) -> None:
@@ -59,7 +59,7 @@ def test_what_others_kept_busy_is_the_machine_s_time_less_its_own(monkeypatch, t
     monkeypatch.setattr(machine, "process_time", iter([1.0, 3.0]).__next__)
     monkeypatch.setattr(machine.os, "sysconf", lambda _: 100)
     with watched() as taken:
-        file.write_text(stat(700, 1100))
+        file.write_text(stat(600, 1100, stolen=100))
     assert taken.cpu_s == 2.0
     assert taken.others_cores == (6.0 - 2.0) / 4.0
 

@@ -245,6 +245,20 @@ def test_a_finished_bench_started_again_says_it_again(bench) -> None:
     assert read_result("out.jsonl").runs == before
 
 
+def test_a_bench_that_is_all_disturbed_keeps_its_file_and_gives_no_figure(
+    bench, run, monkeypatch
+) -> None:
+    monkeypatch.setattr("paceline.bench.local.bench.shortage", lambda *_: 0.5)
+    code, out, _ = bench("-n", "2")
+    assert code == 0
+    assert out.startswith("Nothing can be said: other programs disturbed every prompt.")
+    assert "times as fast" not in out
+    kept = read_result("out.jsonl").runs
+    assert [(one.disturbed, one.attempts) for one in kept] == [(True, 3)] * 4
+    assert run("plan", "out.jsonl")[0] != 0
+    assert run("report", "out.jsonl")[0] == 0
+
+
 def test_two_turns_are_asked_after_the_baseline_answer(run, tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
     questions = ("abcabc", "bab"), ("hg", "bab")

@@ -16,7 +16,7 @@ import numpy as np
 TOLERATED_SHORTAGE = 0.1
 """The share of its processors that other programs may take from what is measured. Threads wait for
 each other after every operation, so a tenth of their time costs more than a tenth of the speed; a
-quiet machine stays below a fiftieth."""
+quiet machine stays below a thirtieth."""
 
 _LEAST_S = 0.5  # Linux counts in hundredths of a second
 _PROCESS, _MACHINE = Path("/proc/self"), Path("/proc/stat")

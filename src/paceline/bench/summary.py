@@ -29,6 +29,8 @@ def bench_summary(result: BenchResult) -> str:
     rated = [(ratio.value, one) for one in comparisons if (ratio := one.ratio()) is not None]
     rated.sort(key=lambda pair: -pair[0])
     lines = [_headline(one, _baseline(one)) for _, one in rated]
+    if not lines and disturbances and not result.runs and complete:
+        lines = ["Nothing can be said: other programs disturbed every prompt."]
     lines = lines or ["Nothing was measured both with and without drafts."]
     if disturbances:
         count = f"{len(disturbances)} of {len(result.header.prompts) * result.header.repeats}"

@@ -154,7 +154,7 @@ def run(settings: Settings) -> int:
                 _measure(engine, configurations, workload, file)
         except DataError as error:
             unwritten = error  # what was measured is told first
-        if not result.finished.runs:
+        if not result.finished.runs and not result.disturbed:
             out.unlink(missing_ok=True)
             first = next((f"{id}: {why}" for id, why in result.failed.items()), "")
             raise unwritten or DataError(
