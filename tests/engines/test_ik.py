@@ -149,6 +149,12 @@ def test_wide_forwards_are_left_where_they_are_wrong(
         assert engine.metadata()["forward_tokens"] == most
 
 
+def test_threads_are_refused_before_anything_is_tried(tried: Callable[[Rows], None]) -> None:
+    tried(lambda *_: pytest.fail("it was tried out"))
+    with pytest.raises(SettingError, match="threads is 0"):
+        IkEngine.load(tiny_gguf.model("llama"), threads=0)
+
+
 def test_widths_are_tried_out_once(tried: Callable[[Rows], None]) -> None:
     asked: list[int] = []
 

@@ -17,6 +17,7 @@ from paceline.engines.gguf.batch import Batch, BatchSegment
 from paceline.engines.gguf.library import Library, description, openmp_wait
 from paceline.engines.gguf.load import (
     BATCH_TOKENS,
+    MOST_THREADS,
     GgufContext,
     load_model,
     make_context,
@@ -117,6 +118,7 @@ class GgufEngine(Engine):
         if same_text and not cls.library.kernels_by_width:
             cls.refuse_options({"same_text": True})
         check_range("max_sequences", max_sequences)
+        check_range("threads", threads, MOST_THREADS, cls.library.name)  # ik aborts on 0
         path = Path(target)
         functions = cls.library.functions
         model = load_model(cls.library, path)

@@ -25,7 +25,7 @@ an id, of which llama.cpp has a few hundred; a model with a sliding window has n
 _CELLS = 256
 _VOCABULARY_NONE = 0  # LLAMA_VOCAB_TYPE_NONE
 _UNKNOWN = re.compile(r"unknown (model architecture|type)|ggml type")
-_MOST_THREADS = 512
+MOST_THREADS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,6 @@ def make_context(
     ids = 2 if window else 1
     known = library.most_ids()
     check_range("max_sequences", max_sequences, known // ids, f"This {library.name}")
-    check_range("threads", threads, _MOST_THREADS, library.name)
     # A forward that is too narrow takes one token more for a while.
     cells = -(-(context_size * max_sequences + (widths.least > 1)) // _CELLS) * _CELLS
     _check_memory(library, model, cells, context_size, max_sequences)
